@@ -1,0 +1,42 @@
+# make run   the quick start: handwritten digits, ten clients, FedWSQ at 4 bits
+# make test  lint, types and the fast tests; make test-slow runs the rest
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+ARGS   ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# In force for build environments too, so that torch is never resolved without its pin.
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+
+.PHONY: run test test-slow lint bench install clean
+
+run: $(STAMP)
+	$(BIN)/fedwsq run $(ARGS)
+
+test: lint
+	$(BIN)/pytest $(ARGS)
+
+test-slow: $(STAMP)
+	$(BIN)/pytest -m slow $(ARGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/foundation.py $(ARGS)
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+		{ echo "fedwsq needs Python 3.11 to 3.13, and $(PYTHON) is $$($(PYTHON) -V 2>&1); try: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis

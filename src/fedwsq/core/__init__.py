@@ -1,0 +1,1 @@
+"""What every layer speaks: types, arithmetic over named tensors, addressed randomness, errors."""

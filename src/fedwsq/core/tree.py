@@ -1,0 +1,52 @@
+"""Arithmetic over `Params`: the same names on both sides, one tensor at a time, nothing changed in place."""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from fedwsq.core.types import Params, Shapes
+
+
+def zeros_like(a: Params) -> Params:
+    """Zeros of the same names and shapes."""
+    return {name: torch.zeros_like(x) for name, x in a.items()}
+
+
+def add(a: Params, b: Params) -> Params:
+    """a + b."""
+    return {name: x + b[name] for name, x in a.items()}
+
+
+def sub(a: Params, b: Params) -> Params:
+    """a - b."""
+    return {name: x - b[name] for name, x in a.items()}
+
+
+def scale(factor: float, a: Params) -> Params:
+    """factor * a."""
+    return {name: x * factor for name, x in a.items()}
+
+
+def axpy(factor: float, a: Params, b: Params) -> Params:
+    """factor * a + b."""
+    return {name: torch.add(b[name], x, alpha=factor) for name, x in a.items()}
+
+
+def norm(a: Params) -> Tensor:
+    """The L2 norm over all tensors together."""
+    return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(x) for x in a.values()]))
+
+
+def shapes(a: Params) -> Shapes:
+    """The shape of each tensor, in order."""
+    return {name: tuple(x.shape) for name, x in a.items()}
+
+
+def fingerprint(a: Params) -> str:
+    """A hash of names, shapes and exact bits: equal fingerprints mean equal weights."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name, x in a.items():
+        digest.update(f"{name}{tuple(x.shape)}".encode())
+        digest.update(x.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
