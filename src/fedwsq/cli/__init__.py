@@ -1,0 +1,46 @@
+"""The command line: one file a verb."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from fedwsq.core.errors import FedwsqError
+
+EXAMPLES = """\
+examples:
+  fedwsq run                                    the quick start: handwritten digits, FedWSQ at 4 bits
+  fedwsq run uplink.bits=1 rounds=20            the same, one bit a weight
+  fedwsq run cifar10-resnet8 data.root=DIR      a shipped config on your data
+  fedwsq resume runs/quickstart-1 rounds=80     go on with a run
+  fedwsq ls configs                             what is there to choose from
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; errors a user can act on become one line and exit code 2."""
+    # Imported here: `fedwsq --version` should not wait for torch.
+    from fedwsq import __version__
+    from fedwsq.cli import inspect, levels, ls, resume, run
+
+    parser = argparse.ArgumentParser(
+        prog="fedwsq",
+        description="Communication-efficient federated learning: weight standardization and 1/2/4-bit updates.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"fedwsq {__version__}")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for verb in (run, resume, ls, levels, inspect):
+        verb.register(verbs)
+    args = parser.parse_args(argv)
+    if not hasattr(args, "main"):
+        parser.print_help()
+        return 0
+    try:
+        return int(args.main(args))
+    except FedwsqError as error:
+        print(f"fedwsq: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `fedwsq ls | head`
+        sys.stderr.close()
+        return 0

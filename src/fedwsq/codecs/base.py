@@ -16,6 +16,7 @@ class Packet(NamedTuple):
     rate: Rate
     numel: int
     own_scale: bool = False
+    codec: int = 0  # the codec's `wire_id`, stamped by the link that sends the packet
 
 
 class Codec(Protocol):

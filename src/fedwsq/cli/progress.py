@@ -1,0 +1,131 @@
+"""What a run shows while it runs: a live line on a terminal, a plain line a round when piped, a summary at the end."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedwsq.federation.records import RoundRecord
+from fedwsq.federation.run import Run, Summary
+from fedwsq.report.tensorboard import TensorBoard
+
+
+def follow(run: Run, tensorboard: bool, keep_messages: bool) -> int:
+    """Go on with a run to its end, or until Ctrl-C, and say what came of it. Returns the exit code."""
+    console = Console(highlight=False, soft_wrap=True)
+    for warning in run.warnings:
+        console.print(f"[yellow]warning:[/] {warning}")
+    listeners: list[Callable[[RoundRecord], None]] = []
+    board = TensorBoard(run.folder / "tensorboard") if tensorboard else None
+    if board is not None:
+        listeners.append(board.add)
+    try:
+        with _sigterm_interrupts(), _display(run, console, listeners) as on_client:
+            summary = run.go(listeners, on_client, keep_messages)
+    except KeyboardInterrupt:
+        rounds = run.summary().rounds
+        console.print(f"stopped; {rounds} complete rounds are saved. Go on with: fedwsq resume {run.folder}")
+        return 130
+    finally:
+        if board is not None:
+            board.close()
+    console.print(summary_table(run, summary))
+    return 0
+
+
+@contextmanager
+def _display(
+    run: Run, console: Console, listeners: list[Callable[[RoundRecord], None]]
+) -> Iterator[Callable[[int, int], None] | None]:
+    """Tell about rounds in the way the console can show; yields what to call as clients finish."""
+    rounds = run.plan.rounds
+    console.print(f"{run.folder}: {describe(run)}")
+    if not console.is_terminal:
+        listeners.append(lambda record: console.print(_line(record, rounds)))
+        yield None
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        done = len(run.records)
+        last = "starting"
+        task = bar.add_task(last, total=rounds, completed=done)
+
+        def on_client(finished: int, asked: int) -> None:
+            bar.update(task, completed=done + finished / asked * 0.99, description=f"{last}, client {finished}/{asked}")
+
+        def on_round(record: RoundRecord) -> None:
+            nonlocal done, last
+            done, last = record.round, _short(record)
+            bar.update(task, completed=done, description=last)
+
+        listeners.append(on_round)
+        yield on_client
+
+
+@contextmanager
+def _sigterm_interrupts() -> Iterator[None]:
+    """A polite `kill` saves and stops as Ctrl-C does."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def describe(run: Run) -> str:
+    """The run in a line."""
+    plan = run.plan
+    standardize = type(plan.model.standardize).__name__
+    return (
+        f"{plan.data.load.name}, {plan.data.clients} clients, {plan.clients_per_round} a round; "
+        f"{plan.model.build.name}{' with WS' if standardize == 'WeightStandardization' else ''}; "
+        f"{type(plan.algorithm).__name__}; uplink {type(plan.uplink.codec).__name__.lower()}; "
+        f"{run.workers} worker{'s' if run.workers > 1 else ''}, {run.device.type}, {plan.training.precision}"
+    )
+
+
+def human_bytes(count: float) -> str:
+    """`12.3 MB`, powers of ten."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _short(record: RoundRecord) -> str:
+    accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.4f}, "
+    failed = f", {record.failed} failed" if record.failed else ""
+    return f"{accuracy}up {human_bytes(record.uplink_bytes)}, down {human_bytes(record.downlink_bytes)}{failed}"
+
+
+def _line(record: RoundRecord, rounds: int) -> str:
+    loss = "" if record.train_loss is None else f", train loss {record.train_loss:.4f}"
+    why = "".join(f"; client {client}: {reason}" for client, reason in record.failures.items())
+    return f"round {record.round}/{rounds}: {_short(record)}{loss}, {record.seconds:.2f} s{why}"
+
+
+def summary_table(run: Run, summary: Summary) -> Table:
+    """Accuracy and traffic of a finished run."""
+    on = run.workload.evaluated[0]
+    table = Table(title=f"{run.folder} after {summary.rounds} rounds, {summary.seconds:.1f} s", show_header=False)
+    if summary.accuracy is not None and summary.best_accuracy is not None:
+        table.add_row(f"{on} accuracy", f"{summary.accuracy:.4f}")
+        table.add_row("moving average (0.9)", f"{summary.accuracy_ema:.4f}")
+        table.add_row("best", f"{summary.best_accuracy:.4f} in round {summary.best_round}")
+    for name, count, factor in (
+        ("uplink", summary.uplink_bytes, summary.uplink_factor),
+        ("downlink", summary.downlink_bytes, summary.downlink_factor),
+        ("total", summary.total_bytes, summary.total_factor),
+    ):
+        table.add_row(name, f"{count:,} bytes, {factor:.2f} times less than float32")
+    table.add_row("weights", summary.weights)
+    return table

@@ -1,0 +1,64 @@
+"""`fedwsq run`: start a run."""
+
+import argparse
+from pathlib import Path
+
+from fedwsq.cli.progress import follow
+from fedwsq.config import load_plan
+from fedwsq.federation.run import Run
+
+EXAMPLES = """\
+CONFIG is a TOML file or the name of a shipped one (fedwsq ls configs); without it, quickstart.
+KEY=VALUE sets any field by its dotted name; the value is TOML or a plain word.
+
+examples:
+  fedwsq run
+  fedwsq run model.standardize=false uplink.codec=float32       FedAvg
+  fedwsq run uplink.codec=float32                               FedWS
+  fedwsq run uplink.bits=1                                      FedWSQ, one bit
+  fedwsq run data.name=cifar10 data.root=DIR data.clients=100 model.name=resnet8
+  fedwsq run my.toml seed=3 --out runs/mine --workers 2
+"""
+
+
+def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the verb."""
+    parser = verbs.add_parser(
+        "run",
+        help="start a run",
+        description="Start a federated run and keep everything about it in a directory.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("words", nargs="*", metavar="[CONFIG] KEY=VALUE", help="a config, then overrides")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory (default: runs/CONFIG-N)")
+    add_machine_options(parser)
+    parser.set_defaults(main=main)
+
+
+def add_machine_options(parser: argparse.ArgumentParser) -> None:
+    """Options that say where a run computes, never what it computes."""
+    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes (default: as many as cores)")
+    parser.add_argument(
+        "--device", default=None, metavar="D", help="cpu, cuda or cuda:0 (default: a GPU if there is one)"
+    )
+    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard scalars into the directory")
+    parser.add_argument("--keep-messages", action="store_true", help="also keep every message that was sent")
+
+
+def main(args: argparse.Namespace) -> int:
+    """Run it."""
+    words: list[str] = args.words
+    config = words.pop(0) if words and "=" not in words[0] else "quickstart"
+    plan = load_plan(config, words)
+    folder = args.out or free_folder(Path(config).stem)
+    with Run.create(plan, folder, args.workers, args.device or "auto") as run:
+        return follow(run, args.tensorboard, args.keep_messages)
+
+
+def free_folder(name: str) -> Path:
+    """The first of runs/NAME-1, runs/NAME-2, ... that is not there yet."""
+    number = 1
+    while Path("runs", f"{name}-{number}").exists():
+        number += 1
+    return Path("runs", f"{name}-{number}")

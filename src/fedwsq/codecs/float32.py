@@ -1,0 +1,68 @@
+"""The identity: every value in four bytes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwsq.codecs.base import Packet
+from fedwsq.core.errors import ConfigError, MessageError, UpdateError
+from fedwsq.core.types import Rate
+
+
+@dataclass(frozen=True)
+class Float32:
+    """Little-endian float32, as it is; nothing shared, nothing lost."""
+
+    wire_id: ClassVar[int] = 0
+
+    @property
+    def rates(self) -> frozenset[int]:
+        """32 bits, nothing else."""
+        return frozenset({32})
+
+    @property
+    def unbiased(self) -> bool:
+        """Yes: the decoded value is the input."""
+        return True
+
+    def init(self, numel: int) -> Tensor:
+        """Nothing is shared."""
+        return torch.empty(0)
+
+    def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
+        """The bytes of `x`."""
+        if rate not in self.rates:
+            raise ConfigError(f"float32 has no {rate:g}-bit rate; it offers 32")
+        values = x.numpy(force=True)
+        if not np.isfinite(values).all():
+            raise UpdateError("float32 does not carry an update that is not finite; lower the learning rate or clip")
+        return Packet(values.astype("<f4", copy=False).tobytes(), (), rate, x.numel())
+
+    def check(self, packet: Packet) -> None:
+        """Raise `MessageError` unless the code is `numel` finite values and nothing else."""
+        if packet.side:
+            raise MessageError(f"a float32 packet has no side values, not {len(packet.side)}")
+        if len(packet.code) != 4 * packet.numel:
+            raise MessageError(f"{packet.numel} float32 values take {4 * packet.numel} bytes, not {len(packet.code)}")
+        if not np.isfinite(np.frombuffer(packet.code, "<f4")).all():
+            raise MessageError("a float32 packet carries a value that is not finite")
+
+    def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
+        """The values, in memory of their own."""
+        return torch.from_numpy(np.frombuffer(packet.code, "<f4").astype(np.float32))
+
+    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
+        """`out += weight * decode(packet)`; two roundings, where a fused step would depend on how torch cuts `out`."""
+        out += self.decode(packet, shared, seed).mul_(weight)
+
+    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
+        """Nothing to learn."""
+        return shared
+
+    def max_bytes(self, numel: int, rate: Rate) -> int:
+        """Four bytes a value."""
+        return 4 * numel

@@ -1,0 +1,159 @@
+"""DANUQ's reproduction levels for N(0, 1): published, optimal and Lloyd-Max, and what any level set costs."""
+
+import difflib
+import functools
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from statistics import NormalDist
+from typing import NamedTuple
+
+from fedwsq.core.errors import ConfigError
+
+# The published FedWSQ code's constants (21 July 2025). Its 4-bit set is not the minimizer of the paper's own cost.
+PAPER: dict[int, tuple[float, ...]] = {
+    1: (-0.7979, 0.7979),
+    2: (-1.224, 0.0, 0.7646, 1.7242),
+    4: (
+        *(-2.6536, -1.9735, -1.508, -1.149, -0.8337, -0.5439, -0.2686, 0.0),
+        *(0.2303, 0.4648, 0.7081, 0.9663, 1.2481, 1.5676, 1.9679, 2.6488),
+    ),
+}
+LEVEL_KINDS = ("paper", "optimal", "lloyd-max")
+SOLVED_WIDTHS = range(1, 9)
+
+
+def widths(kind: str) -> frozenset[int]:
+    """The bit widths that have levels of this kind."""
+    if kind not in LEVEL_KINDS:
+        near = difflib.get_close_matches(kind, LEVEL_KINDS, n=1)
+        hint = f'; did you mean "{near[0]}"?' if near else ";"
+        raise ConfigError(f'danuq has no level kind "{kind}"{hint} it offers {", ".join(LEVEL_KINDS)}')
+    return frozenset(PAPER if kind == "paper" else SOLVED_WIDTHS)
+
+
+@functools.cache
+def levels(bits: int, kind: str = "paper") -> tuple[float, ...]:
+    """The 2^bits levels, ascending, for data of unit variance.
+
+    `optimal` minimizes the squared error with one level pinned at 0, 2^(bits-1) - 1 levels below it and 2^(bits-1)
+    above; one bit has no zero. `lloyd-max` pins nothing and is symmetric (Max, 1960).
+    """
+    if bits not in widths(kind):
+        offer = '1, 2, 4 (kinds "optimal" and "lloyd-max" offer 1 to 8)' if kind == "paper" else "1 to 8"
+        raise ConfigError(f'danuq has no {bits}-bit "{kind}" levels; it offers {offer}')
+    if kind == "paper":
+        return PAPER[bits]
+    half = 2 ** (bits - 1)
+    if kind == "lloyd-max" or bits == 1:
+        side = one_side(half, pinned=False)
+        return (*(-q for q in reversed(side)), *side)
+    return (*(-q for q in reversed(one_side(half - 1, pinned=True))), 0.0, *one_side(half, pinned=True))
+
+
+def edges(levels: Sequence[float]) -> tuple[float, ...]:
+    """Where the nearest level changes: the midpoints, one fewer than the levels."""
+    return tuple((a + b) / 2 for a, b in pairwise(levels))
+
+
+def normal_error(levels: Sequence[float], scale_ratio: float = 1.0) -> float:
+    """Expected squared error in units of the variance, when the true std is `scale_ratio` times the scale in use."""
+    # Dividing x and the levels by the ratio leaves x ~ N(0, 1); E(x - Q)^2 = 1 - 2 E[x Q] + E[Q^2].
+    scaled = [level / scale_ratio for level in levels]
+    return 1 + math.fsum(q * (q * cell.mass - 2 * cell.moment) for q, cell in zip(scaled, cells(scaled), strict=True))
+
+
+def normal_bias(levels: Sequence[float]) -> float:
+    """E[Q(x)] for x ~ N(0, 1)."""
+    return math.fsum(q * cell.mass for q, cell in zip(levels, cells(levels), strict=True))
+
+
+def normal_entropy(levels: Sequence[float]) -> float:
+    """Bits that an ideal entropy coder would spend on one code of N(0, 1) data."""
+    return -math.fsum(cell.mass * math.log2(cell.mass) for cell in cells(levels) if cell.mass > 0)
+
+
+class Cell(NamedTuple):
+    """The part of N(0, 1) between two edges: its probability, and its integral of x."""
+
+    mass: float
+    moment: float
+
+
+def cells(levels: Sequence[float]) -> Iterator[Cell]:
+    """The cell of each level."""
+    bounds = (-math.inf, *edges(levels), math.inf)
+    return (cell(a, b) for a, b in pairwise(bounds))
+
+
+def cell(a: float, b: float) -> Cell:
+    """The cell from `a` to `b`, to full relative accuracy in either tail."""
+    if a + b < 0:  # The mirror image, so that no two numbers near 1 are subtracted.
+        mass, moment = cell(-b, -a)
+        return Cell(mass, -moment)
+    mass = (math.erfc(a / math.sqrt(2)) - math.erfc(b / math.sqrt(2))) / 2
+    if math.isinf(a):
+        return Cell(mass, 0.0)
+    return Cell(mass, -density(a) * math.expm1((a - b) * (a + b) / 2))
+
+
+def density(x: float) -> float:
+    """The density of N(0, 1)."""
+    return math.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+
+
+def one_side(count: int, *, pinned: bool) -> list[float]:
+    """The `count` positive levels of least error on x > 0, beside a level at 0 if `pinned`, else from an edge at 0.
+
+    Stationarity: each level is the centroid of its cell. Lloyd's iteration comes near, Newton's finishes.
+    """
+    # The best density of levels is the cube root of the data's (Panter and Dite, 1951): that of N(0, 3).
+    start = NormalDist(0, math.sqrt(3))
+    shift = 0.0 if pinned else -0.5
+    q = [start.inv_cdf(0.5 + 0.5 * (r + shift) / (count + 0.5 + shift)) for r in range(1, count + 1)]
+    for _ in range(20):
+        q = [c.value for c in centroids(q, pinned)]
+    for _ in range(20):
+        step = newton_step(q, centroids(q, pinned))
+        q = [level + change for level, change in zip(q, step, strict=True)]
+        if max(map(abs, step)) < 1e-12:  # Convergence is quadratic: what is left is rounding.
+            break
+    return q
+
+
+class Centroid(NamedTuple):
+    """The mean of a level's cell, and how fast it follows the level below and the level above."""
+
+    value: float
+    by_lower: float
+    by_upper: float
+
+
+def centroids(q: Sequence[float], pinned: bool) -> list[Centroid]:
+    """The centroid of each positive level's cell."""
+    bounds = [q[0] / 2 if pinned else 0.0, *edges(q), math.inf]
+    found = []
+    for a, b in pairwise(bounds):
+        mass, moment = cell(a, b)
+        value = moment / mass
+        # An edge moves by half of what either of its levels moves; those at 0 and at infinity do not.
+        by_lower = density(a) * (value - a) / mass / 2 if a > 0 else 0.0
+        by_upper = density(b) * (b - value) / mass / 2 if b < math.inf else 0.0
+        found.append(Centroid(value, by_lower, by_upper))
+    return found
+
+
+def newton_step(q: Sequence[float], targets: Sequence[Centroid]) -> list[float]:
+    """The change that makes each level its centroid, to first order: a tridiagonal system, by elimination.
+
+    Centroid r follows level r at `by_lower + by_upper`. Plain floats, so that the levels never depend on a BLAS.
+    """
+    ratio, known = [0.0], [0.0]  # change[r] = known + ratio * change[r + 1]; before the first level nothing moves.
+    for level, (value, by_lower, by_upper) in zip(q, targets, strict=True):
+        pivot = 1 - by_lower - by_upper - by_lower * ratio[-1]
+        known.append((value - level + by_lower * known[-1]) / pivot)
+        ratio.append(by_upper / pivot)
+    change = [0.0]
+    for k, r in zip(reversed(known[1:]), reversed(ratio[1:]), strict=True):
+        change.append(k + r * change[-1])
+    return change[:0:-1]

@@ -1,0 +1,275 @@
+"""TOML <-> the frozen dataclasses of a plan, with overrides and errors that help.
+
+A table with a `name` chooses an entry of a table in the code (`algorithm`, `uplink.codec`, ...); its other keys are
+that entry's fields. The bare name will do where the defaults are wanted, and `"my_lab.fedx:FedX"` reaches code outside
+the package.
+"""
+
+import difflib
+import hashlib
+import importlib
+import inspect
+import os
+import sys
+import tomllib
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import tomli_w
+
+from fedwsq.algorithms import ALGORITHMS, Algorithm
+from fedwsq.codecs import BITS, CODECS, BitPolicy, Codec
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.recipe import Recipe
+from fedwsq.data import DATASETS, PARTITIONS
+from fedwsq.federation.plan import BuildModel, LoadData, Plan, SplitData
+from fedwsq.models import MODELS, STANDARDIZATIONS, Standardization
+
+TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
+    Algorithm: ALGORITHMS,
+    BitPolicy: BITS,
+    BuildModel: MODELS,
+    Codec: CODECS,
+    LoadData: DATASETS,
+    SplitData: PARTITIONS,
+    Standardization: STANDARDIZATIONS,
+}
+# What a bare number or truth value means where a table is expected.
+SHORTHANDS: dict[Any, Callable[[Any], dict[str, Any]]] = {
+    BitPolicy: lambda bits: {"name": "fixed", "bits": bits},
+    Standardization: lambda on: {"name": "ws" if on is True else "none"},
+}
+
+
+def load_plan(config: str | Path = "quickstart", overrides: Mapping[str, Any] | list[str] | None = None) -> Plan:
+    """The plan of a TOML file, or of a shipped config by name, with `key=value` overrides."""
+    return make_plan(read_config(config), overrides)
+
+
+def make_plan(settings: Mapping[str, Any], overrides: Mapping[str, Any] | list[str] | None = None) -> Plan:
+    """The plan of nested settings with dotted overrides on top; unknown keys and wrong values are refused."""
+    merged = _copy(settings)
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides or [])
+    for key, value in pairs:
+        _override(merged, key, value)
+    plan: Plan = _build(Plan, merged, "")
+    return plan
+
+
+def shipped_configs() -> dict[str, Path]:
+    """The configs that come with the package, by name."""
+    folder = Path(str(files("fedwsq") / "configs"))
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+def read_config(config: str | Path) -> dict[str, Any]:
+    """The settings in a TOML file or a shipped config."""
+    shipped = shipped_configs()
+    path = shipped.get(str(config), Path(config))
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        near = _nearest(str(config), shipped)
+        raise ConfigError(f"no config {str(config)!r}: not a file, and not one of {', '.join(shipped)}{near}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read config {path}: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def parse_override(text: str) -> tuple[str, Any]:
+    """`uplink.bits=4` -> ("uplink.bits", 4); the value is TOML, or else a plain string."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise ConfigError(f"{text!r} is not an override; write key=value, for example rounds=20")
+    try:
+        return key.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key.strip(), value
+
+
+def dump_plan(plan: Plan) -> str:
+    """The plan as TOML, every default spelled out; `load_plan` of it gives the plan back."""
+    return tomli_w.dumps(_dump(Plan, plan))
+
+
+def plan_digest(plan: Plan) -> str:
+    """Sixteen hex digits that two runs share when only their number of rounds may differ."""
+    settings = _dump(Plan, plan)
+    del settings["rounds"]
+    return hashlib.blake2b(tomli_w.dumps(settings).encode(), digest_size=8).hexdigest()
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+
+
+def _override(settings: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for depth, part in enumerate(path):
+        inner = settings.setdefault(part, {})
+        if isinstance(inner, str):  # the bare name of a table
+            inner = settings[part] = {"name": inner}
+        if not isinstance(inner, dict):
+            where = ".".join(path[: depth + 1])
+            raise ConfigError(f"{where} is {inner!r}, so {key} cannot be set; give {where} a table with a name instead")
+        settings = inner
+    if isinstance(value, str) and isinstance(settings.get(last), dict) and settings[last].get("name") == value:
+        return  # the name it has already: keep its other fields
+    settings[last] = value
+
+
+def _build(hint: Any, value: Any, where: str) -> Any:
+    """A value of the type that `hint` asks for."""
+    if hint in TABLES:
+        return _build_entry(hint, value, where)
+    if is_dataclass(hint):
+        return _build_fields(hint, _table(value, where), where)
+    origin = get_origin(hint)
+    if origin is Literal:
+        options = get_args(hint)
+        if value not in options:
+            raise ConfigError(f"{where} is {value!r}; it can be {', '.join(options)}{_nearest(value, options)}")
+        return value
+    if origin in (Union, types.UnionType):
+        (inner,) = (option for option in get_args(hint) if option is not type(None))
+        return _build(inner, value, where)
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise ConfigError(f"{where} is {value!r}, must be a list")
+        return tuple(_build(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+    return _build_scalar(hint, value, where)
+
+
+def _build_scalar(hint: Any, value: Any, where: str) -> Any:
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
+        kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[hint]
+        raise ConfigError(f"{where} is {value!r}, must be {kind}")
+    if isinstance(value, float) and value != value:
+        raise ConfigError(f"{where} is nan, must be a number")
+    return value
+
+
+def _build_entry(hint: Any, value: Any, where: str) -> Any:
+    """An entry of one of the tables, with its own fields."""
+    if isinstance(value, str):
+        value = {"name": value}
+    elif isinstance(value, bool | int | float) and hint in SHORTHANDS:
+        value = SHORTHANDS[hint](value)
+    settings = dict(_table(value, where))
+    name = settings.pop("name", None)
+    if name is None:
+        raise ConfigError(f"{where} needs a name: one of {', '.join(TABLES[hint])}")
+    target = _find(TABLES[hint], name, where)
+    if issubclass(hint, Recipe):
+        parameters = inspect.signature(target).parameters
+        hints = get_type_hints(target)
+        known = {key: hints[key] for key in parameters if key in hints and key not in hint.context}
+        return hint(name, target, _build_known(known, settings, where, name))
+    if not is_dataclass(target):
+        raise ConfigError(f"{where} is {name!r}, which is not a dataclass")
+    return _build_fields(target, settings, where, name)
+
+
+def _find(table: Mapping[str, Callable[..., Any]], name: Any, where: str) -> Any:
+    if not isinstance(name, str):
+        raise ConfigError(f"{where}.name is {name!r}, must be a string")
+    if name in table:
+        return table[name]
+    if ":" not in name:
+        raise ConfigError(f"{where} is {name!r}; it can be {', '.join(table)} or module:name{_nearest(name, table)}")
+    module, _, attribute = name.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{where} is {name!r}, which cannot be imported: {error}") from None
+
+
+def _build_fields(target: Any, settings: dict[str, Any], where: str, name: str = "") -> Any:
+    """A dataclass from its settings; keys that are not its own go to its `flat` field."""
+    hints = get_type_hints(target)
+    own = {f.name: hints[f.name] for f in fields(target) if f.init and not f.metadata.get("flat")}
+    values: dict[str, Any] = {}
+    for f in fields(target):
+        if f.metadata.get("flat"):
+            rest = {key: settings.pop(key) for key in list(settings) if key not in own}
+            assert f.default is not MISSING
+            rest.setdefault("name", f.default.name)
+            values[f.name] = _build(hints[f.name], rest, where)
+    values |= _build_known(own, settings, where, name)
+    try:
+        return target(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {error}" if where else str(error)) from None
+
+
+def _build_known(known: Mapping[str, Any], settings: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
+    for key in settings:
+        if key not in known:
+            place = f"{where}.{key}" if where else key
+            owner = name or where or "a plan"
+            hint = _nearest(key, known) or _elsewhere(key)
+            raise ConfigError(f"unknown key {place}; {owner} has {', '.join(known) or 'no settings'}{hint}")
+    return {key: _build(known[key], value, f"{where}.{key}" if where else key) for key, value in settings.items()}
+
+
+def _table(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{where} is {value!r}, must be a table such as {where} = {{ name = ... }}")
+    return dict(value)
+
+
+def _nearest(word: Any, known: Any) -> str:
+    close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _elsewhere(key: str) -> str:
+    """A hint when the key exists in another table: `alpha` -> data.partition.alpha."""
+
+    def paths(settings: Mapping[str, Any], prefix: str) -> list[str]:
+        found = []
+        for name, value in settings.items():
+            found += paths(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [prefix + name]
+        return found
+
+    common = ["data.root", "data.partition.alpha", "model.standardize.rho", "uplink.codec.momentum"]
+    every = [*paths(_dump(Plan, Plan()), ""), *common]
+    leaves = {path.rpartition(".")[2]: path for path in every}
+    close = difflib.get_close_matches(key, leaves, n=1)
+    return f"; did you mean {leaves[close[0]]}?" if close else ""
+
+
+def _dump(hint: Any, value: Any) -> Any:
+    """The settings that `_build` would turn back into `value`."""
+    if isinstance(value, Recipe):
+        parameters = inspect.signature(value.function).parameters
+        defaults = {
+            key: p.default for key, p in parameters.items() if p.default is not p.empty and key not in value.context
+        }
+        return {"name": value.name, **defaults, **value.options}
+    if is_dataclass(value):
+        hints = get_type_hints(type(value))
+        settings: dict[str, Any] = {}
+        if hint in TABLES:
+            settings["name"] = _name_of(TABLES[hint], type(value))
+        for f in fields(value):
+            inner = _dump(hints[f.name], getattr(value, f.name))
+            if inner is None:
+                continue
+            settings |= inner if f.metadata.get("flat") else {f.name: inner}
+        return settings
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _name_of(table: Mapping[str, Callable[..., Any]], target: type) -> str:
+    names = [name for name, entry in table.items() if entry is target]
+    return names[0] if names else f"{target.__module__}:{target.__qualname__}"

@@ -1,0 +1,68 @@
+"""What a loader returns: examples as they are stored, and how to turn them into a model's input."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedwsq.core.errors import DataError
+
+
+class Examples:
+    """Examples in memory or memory-mapped: several tensors read as one, never copied as a whole."""
+
+    def __init__(self, parts: Sequence[Tensor], labels: Tensor) -> None:
+        if not parts:
+            raise DataError("examples need at least one tensor of them; got none")
+        kinds = {(part.dtype, tuple(part.shape[1:])) for part in parts}
+        if len(kinds) > 1:
+            raise DataError(
+                f"parts of one set must agree in dtype and shape of an example; got {sorted(map(str, kinds))}"
+            )
+        self._ends = list(accumulate(len(part) for part in parts))
+        if self._ends[-1] != len(labels):
+            raise DataError(f"{self._ends[-1]} examples but {len(labels)} labels; each example needs one label")
+        self._parts = tuple(parts)
+        self.labels = labels
+        self.shape = tuple(parts[0].shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """The examples at `indices`, in that order, as stored, and their labels."""
+        y = self.labels.index_select(0, indices)  # also refuses an index out of range, before x is gathered
+        if len(self._parts) == 1:
+            return self._parts[0].index_select(0, indices), y
+        x = self._parts[0].new_empty((len(indices), *self.shape))
+        owner = torch.bucketize(indices, torch.tensor(self._ends), right=True)
+        for number, (part, end) in enumerate(zip(self._parts, self._ends, strict=True)):
+            (here,) = torch.nonzero(owner == number, as_tuple=True)
+            x.index_copy_(0, here, part.index_select(0, indices[here] - (end - len(part))))
+        return x, y
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A training and a test set with what preprocessing needs."""
+
+    train: Examples
+    test: Examples
+    classes: int
+    mean: tuple[float, ...] = ()  # per channel, of pixels in [0, 1]; empty: `normalize` neither shifts nor scales
+    std: tuple[float, ...] = ()
+    augment: bool = False  # whether the published augmentation suits this data
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return self.train.shape
+
+
+def data_root(root: str) -> Path:
+    """Where data sets live: the config's `data.root`, else `$FEDWSQ_DATA`, else `./data`."""
+    return Path(root or os.environ.get("FEDWSQ_DATA") or "data").expanduser()

@@ -1,0 +1,1 @@
+"""A federated run: plan, clients, rounds, backends, checkpoints."""

@@ -1,0 +1,123 @@
+"""Checkpoints: one safetensors file, written whole or not at all, with the one before it kept."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from fedwsq.core.errors import RunError
+from fedwsq.core.types import Params
+from fedwsq.federation.federation import Snapshot
+
+FORMAT = 1
+LAST, PREVIOUS = "last.safetensors", "previous.safetensors"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put `data` at `path` so that a reader, or a crash, sees the old file or the new one and nothing between."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    _sync_folder(path.parent)
+
+
+def save_tensors(path: Path, tensors: Params, metadata: dict[str, str]) -> None:
+    """Write a safetensors file atomically."""
+    plain = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+    write_atomically(path, safetensors.torch.save(plain, metadata))
+
+
+def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
+    """Write a checkpoint; the last one becomes the previous one."""
+    folder.mkdir(exist_ok=True)
+    tensors = _flatten(snapshot)
+    plain: dict[str, Any] = {
+        "format": FORMAT,
+        "run": snapshot.run.hex(),
+        "round": snapshot.round,
+        "accepted": snapshot.accepted,
+        "accuracy_ema": snapshot.accuracy_ema,
+        "digest": _digest(tensors),
+    }
+    if (folder / LAST).exists():
+        os.replace(folder / LAST, folder / PREVIOUS)
+    save_tensors(folder / LAST, tensors, {"fedwsq": json.dumps(plain)})
+
+
+def load_snapshot(folder: Path) -> tuple[Snapshot, str]:
+    """The newest checkpoint that is whole, and a warning when that is not the last one written."""
+    problems: list[str] = []
+    for name in (LAST, PREVIOUS):
+        try:
+            return _load(folder / name), "; ".join(problems)
+        except FileNotFoundError:
+            problems.append(f"{folder / name} is missing")
+        except RunError as error:
+            problems.append(str(error))
+    raise RunError(f"no usable checkpoint: {'; '.join(problems)}; start the run again with another --out")
+
+
+def _load(path: Path) -> Snapshot:
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            plain = json.loads((file.metadata() or {})["fedwsq"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # whatever a damaged file makes the reader say
+        raise RunError(f"{path} is damaged ({error})") from None
+    if plain.get("format") != FORMAT:
+        raise RunError(f"{path} has format {plain.get('format')}, this build reads {FORMAT}")
+    if _digest(tensors) != plain["digest"]:
+        raise RunError(f"{path} is damaged (its contents do not match their digest)")
+    return Snapshot(
+        bytes.fromhex(plain["run"]),
+        plain["round"],
+        _nest("server", tensors),
+        _nest("shared", tensors),
+        {int(client): number for client, number in plain["accepted"].items()},
+        plain["accuracy_ema"],
+    )
+
+
+def _flatten(snapshot: Snapshot) -> Params:
+    """`server/params/<tensor>` and so on; vector names have no slash, tensor names may."""
+    return {
+        f"{part}/{vector}/{name}": x
+        for part, vectors in (("server", snapshot.server), ("shared", snapshot.shared))
+        for vector, tensors in vectors.items()
+        for name, x in tensors.items()
+    }
+
+
+def _nest(part: str, tensors: Params) -> dict[str, Params]:
+    found: dict[str, Params] = {}
+    for key, x in tensors.items():
+        head, vector, name = key.split("/", 2)
+        if head == part:
+            found.setdefault(vector, {})[name] = x
+    return found
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for name in sorted(tensors):
+        digest.update(name.encode())
+        digest.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

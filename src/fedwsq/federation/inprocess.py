@@ -1,0 +1,246 @@
+"""Backends on one machine: serial in this process, or a pool of worker processes.
+
+A worker is a fresh interpreter with one thread that holds model and data once. Frames on its pipe are plain bytes: a
+tag, then our own message or JSON. Nothing is pickled, nothing lives in /dev/shm, and the caller's main module is not
+imported again.
+"""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator, Sequence
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from fedwsq.core.errors import RunError
+from fedwsq.evaluation import Scores, total
+from fedwsq.federation.site import Failure, Order, Reply, Site
+
+
+class Backend(Protocol):
+    """Where clients run. `body` is the broadcast, carried once a round; replies come in any order."""
+
+    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
+        """Have every order worked on; a lost reply is missing or a `Failure`."""
+        ...
+
+    def evaluate(self, body: bytes, starts: Sequence[int]) -> Scores:
+        """Score the broadcast model on the evaluation batches that start there."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever the backend holds."""
+        ...
+
+
+class Serial:
+    """All clients one after the other in this process, on one thread, as a worker would."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+
+    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
+        """Serve the orders as they come."""
+        for order in orders:
+            with one_thread():
+                answer = attempt(self.site, body, order)
+            yield answer
+
+    def evaluate(self, body: bytes, starts: Sequence[int]) -> Scores:
+        """Score batch after batch."""
+        with one_thread():
+            return total([self.site.evaluate(body, start) for start in starts])
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class Pool:
+    """Worker processes, each with one order at a time; one that dies is replaced and its client has failed."""
+
+    MAX_DEATHS = 3  # in a row, without a single answer in between: then something is wrong with every worker
+
+    def __init__(self, plan_toml: str, workers: int, device: torch.device) -> None:
+        self._setup = json.dumps({"plan": plan_toml, "device": str(device)}).encode()
+        self._workers = [_Worker(self._setup) for _ in range(workers)]
+        self._deaths = 0
+
+    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
+        """Hand the orders out as workers come free."""
+        for index, answer in self._scatter(body, [b"O" + order.head for order in orders]):
+            key = orders[index].key
+            if answer is None:
+                yield Failure(key, "its worker process died")
+            elif answer[:1] == b"R":
+                yield Reply(key, answer[1:])
+            else:
+                yield Failure(key, answer[1:].decode())
+
+    def evaluate(self, body: bytes, starts: Sequence[int]) -> Scores:
+        """Split the batches over the workers and add their scores in order."""
+        scores: dict[int, Scores] = {}
+        while missing := [start for start in starts if start not in scores]:  # after a death, ask again
+            for index, answer in self._scatter(body, [b"E%d" % start for start in missing]):
+                if answer is not None and answer[:1] == b"F":
+                    raise RunError(f"evaluation failed: {answer[1:].decode()}")
+                if answer is not None:
+                    scores[missing[index]] = _read_scores(answer[1:])
+        return total([scores[start] for start in starts])
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self._workers:
+            worker.stop()
+        self._workers = []
+
+    def _scatter(self, body: bytes, tasks: Sequence[bytes]) -> Iterator[tuple[int, bytes | None]]:
+        """The answer to every task by its index, as they arrive; None where the worker died over it."""
+        waiting, running = deque(enumerate(tasks)), dict[Connection, tuple[int, int]]()
+        try:
+            for slot in range(len(self._workers)):
+                self._hand_out(slot, body, waiting, running)
+            while running:
+                for pipe in wait(list(running)):
+                    index, slot = running.pop(pipe)  # type: ignore[call-overload]
+                    answer = self._workers[slot].answer()
+                    if answer is None:
+                        self._replace(slot)
+                    else:
+                        self._deaths = 0
+                    self._hand_out(slot, body, waiting, running)
+                    yield index, answer
+        finally:
+            for _, slot in running.values():  # abandoned half-way: their answers must not reach the next round
+                self._workers[slot].stop()
+                self._workers[slot] = _Worker(self._setup)
+
+    def _hand_out(
+        self,
+        slot: int,
+        body: bytes,
+        waiting: deque[tuple[int, bytes]],
+        running: dict[Connection, tuple[int, int]],
+    ) -> None:
+        while waiting:
+            index, task = waiting[0]
+            if self._workers[slot].ask(body, task):
+                waiting.popleft()
+                running[self._workers[slot].pipe] = (index, slot)
+                return
+            self._replace(slot)
+
+    def _replace(self, slot: int) -> None:
+        why = self._workers[slot].stop()
+        self._deaths += 1
+        if self._deaths >= self.MAX_DEATHS:
+            raise RunError(f"{self._deaths} worker processes died in a row ({why}); try fewer with --workers 1")
+        self._workers[slot] = _Worker(self._setup)
+
+
+class Recorded:
+    """A backend that also keeps every message that passes, as files for `fedwsq inspect`."""
+
+    def __init__(self, inner: Backend, folder: Path) -> None:
+        self.inner, self.folder = inner, folder
+        folder.mkdir(exist_ok=True)
+
+    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
+        """Write the broadcast and the orders, then each reply as it comes."""
+        for order in orders:
+            round_name = f"round-{order.key.round}"
+            (self.folder / f"{round_name}-broadcast.fwsq").write_bytes(body)
+            (self.folder / f"{round_name}-client-{order.key.client}-order.fwsq").write_bytes(order.head)
+        for answer in self.inner.dispatch(body, orders):
+            if isinstance(answer, Reply):
+                name = f"round-{answer.key.round}-client-{answer.key.client}.fwsq"
+                (self.folder / name).write_bytes(answer.payload)
+            yield answer
+
+    def evaluate(self, body: bytes, starts: Sequence[int]) -> Scores:
+        """Not traffic: passed on."""
+        return self.inner.evaluate(body, starts)
+
+    def close(self) -> None:
+        """Passed on."""
+        self.inner.close()
+
+
+class _Worker:
+    """One worker process and the pipe to it."""
+
+    def __init__(self, setup: bytes) -> None:
+        self.pipe, theirs = Pipe()
+        paths = [path or os.getcwd() for path in sys.path]
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "fedwsq.federation.worker", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        theirs.close()
+        self._body: bytes | None = None
+        self.pipe.send_bytes(setup)
+
+    def ask(self, body: bytes, task: bytes) -> bool:
+        """Hand over a task, and the broadcast if it is new to this worker; False when the worker is gone."""
+        try:
+            if self._body is not body:
+                self.pipe.send_bytes(b"B" + body)
+                self._body = body
+            self.pipe.send_bytes(task)
+        except OSError:
+            return False
+        return True
+
+    def answer(self) -> bytes | None:
+        """What it sent; None when it is gone."""
+        try:
+            return self.pipe.recv_bytes()
+        except (EOFError, OSError):
+            return None
+
+    def stop(self) -> str:
+        """End the process, wait for it, and say how it ended."""
+        self.pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(0.2)
+        self.process.kill()
+        return f"exit status {self.process.wait()}"
+
+
+def attempt(site: Site, body: bytes, order: Order) -> Reply | Failure:
+    """Serve an order; whatever goes wrong is that client's failure, never the round's."""
+    try:
+        return site.serve(body, order)
+    except Exception as error:
+        return Failure(order.key, f"{type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Results depend on the number of threads inside an operation; everywhere it is one."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def write_scores(scores: Scores) -> bytes:
+    """Scores as a frame's payload."""
+    plain = {"correct": scores.correct.tolist(), "count": scores.count.tolist(), "loss_sum": scores.loss_sum}
+    return json.dumps(plain).encode()
+
+
+def _read_scores(data: bytes) -> Scores:
+    plain = json.loads(data)
+    return Scores(torch.tensor(plain["correct"]), torch.tensor(plain["count"]), plain["loss_sum"])

@@ -1,0 +1,99 @@
+"""The plan: everything that decides a run's result, resolved and frozen."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedwsq.algorithms import Algorithm, FedAvg
+from fedwsq.codecs import Float32
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.recipe import Recipe
+from fedwsq.data import DATASETS, PARTITIONS
+from fedwsq.models import MODELS, NoStandardization, Standardization
+from fedwsq.training import Training
+from fedwsq.wire import Link
+
+
+class LoadData(Recipe):
+    """An entry of DATASETS."""
+
+
+class SplitData(Recipe):
+    """An entry of PARTITIONS."""
+
+    context = ("labels", "clients", "seed")
+
+
+class BuildModel(Recipe):
+    """An entry of MODELS, called with as much of its context as it takes; `channels` is the first dimension of x."""
+
+    context = ("classes", "channels")
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """Which examples there are and who holds them."""
+
+    load: LoadData = field(default=LoadData("digits", DATASETS["digits"]), metadata={"flat": True})
+    clients: int = 10
+    partition: SplitData = SplitData("dirichlet", PARTITIONS["dirichlet"])
+    validation: float = 0.0  # share of the training data held out; accuracy is then measured on it, not on test data
+    augment: bool = True  # where the data set has an augmentation
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise ConfigError(f"clients is {self.clients}, must be at least 1")
+        if not 0 <= self.validation < 1:
+            raise ConfigError(f"validation is {self.validation}, must be a share of the training data, 0 to below 1")
+
+
+@dataclass(frozen=True)
+class ModelPlan:
+    """The network, and whether its weights are standardized."""
+
+    build: BuildModel = field(default=BuildModel("cnn", MODELS["cnn"]), metadata={"flat": True})
+    standardize: Standardization = NoStandardization()
+
+
+Aggregation = Literal["examples", "uniform"]
+# The share of a client in the mean, from its number of examples and the relative error of its code.
+WEIGH: dict[str, Callable[[float, float], float]] = {
+    "examples": lambda weight, error: weight,  # the paper's Eq. 1
+    "uniform": lambda weight, error: 1.0,  # the published code
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole run: weight standardization x algorithm x codec x bits, on some data, for some rounds."""
+
+    rounds: int = 50
+    seed: int = 0
+    clients_per_round: int = 5
+    aggregation: Aggregation = "examples"
+    eval_every: int = 1
+    eval_clients: bool = False  # also the accuracy on each client's mix of classes, and its worst decile
+    checkpoint_every: int = 1
+    stop_at_accuracy: float = 0.0  # 0: run all rounds
+    data: DataPlan = DataPlan()
+    model: ModelPlan = ModelPlan()
+    training: Training = Training()
+    algorithm: Algorithm = FedAvg()
+    uplink: Link = Link()
+    downlink: Link = Link()
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "clients_per_round", "eval_every", "checkpoint_every"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not 0 <= self.seed < 2**63:
+            raise ConfigError(f"seed is {self.seed}, must be between 0 and 2^63 - 1")
+        if not 0 <= self.stop_at_accuracy <= 1:
+            raise ConfigError(f"stop_at_accuracy is {self.stop_at_accuracy}, must be between 0 and 1 (0: off)")
+        if self.clients_per_round > self.data.clients:
+            raise ConfigError(
+                f"clients_per_round is {self.clients_per_round} but data.clients is {self.data.clients}: "
+                "a round cannot sample more clients than there are"
+            )
+        if self.downlink.codec != Float32():
+            raise ConfigError("downlink.codec can only be float32: clients start from the exact model")

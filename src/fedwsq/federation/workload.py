@@ -1,0 +1,109 @@
+"""What a run rebuilds from its plan, the same in every process: data, who holds which part of it, and the model."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.seeds import derive
+from fedwsq.core.types import Params
+from fedwsq.data import Dataset, Examples, Split
+from fedwsq.data.batches import normalize
+from fedwsq.data.partition import hold_out
+from fedwsq.federation.plan import Plan
+from fedwsq.models import check_model
+from fedwsq.training import Shard
+from fedwsq.training.local import snapshot
+from fedwsq.wire import Schema
+
+EVAL_BATCH = 500  # examples scored at once; fixed, so that scores do not depend on who computes them
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The data of a plan, split over clients, and its freshly initialised model."""
+
+    plan: Plan
+    dataset: Dataset
+    split: Split  # into `kept`
+    kept: Tensor  # the training examples that clients hold
+    held_out: Tensor  # the training examples kept back for validation
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The network at its initial weights, which depend on the seed alone."""
+        data, plan = self.dataset, self.plan
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(plan.seed, "init"))
+            network = plan.model.build(classes=data.classes, channels=data.shape[0])
+            if not isinstance(network, nn.Module):
+                raise ConfigError(
+                    f"model {plan.model.build.name!r} gave {type(network).__name__}, not a torch nn.Module"
+                )
+            network = plan.model.standardize.apply(network)
+        check_model(network)
+        return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def initial_params(self) -> Params:
+        """The weights of round 0."""
+        return {name: p.contiguous() for name, p in snapshot(dict(self.model.named_parameters())).items()}
+
+    @cached_property
+    def schema(self) -> Schema:
+        """The tensors that travel."""
+        return Schema({name: tuple(p.shape) for name, p in self.model.named_parameters()})
+
+    def shard(self, client: int) -> Shard:
+        """One client's examples."""
+        x, y = self.dataset.train.take(self.kept[self.split[client]])
+        data = self.dataset
+        return Shard(x, y, data.mean, data.std, data.augment and self.plan.data.augment)
+
+    @cached_property
+    def label_counts(self) -> Tensor:
+        """How many examples of each class each client holds, [clients, classes]."""
+        return self.split.counts(self.dataset.train.labels[self.kept], self.dataset.classes)
+
+    @property
+    def evaluated(self) -> tuple[str, Examples, Tensor]:
+        """What accuracy is measured on: its name, the examples and which of them."""
+        if len(self.held_out):
+            return "validation", self.dataset.train, self.held_out
+        return "test", self.dataset.test, torch.arange(len(self.dataset.test))
+
+    def eval_batches(self) -> list[int]:
+        """Where each evaluation batch starts."""
+        return list(range(0, len(self.evaluated[2]), EVAL_BATCH))
+
+    def eval_batch(self, start: int) -> tuple[Tensor, Tensor]:
+        """One evaluation batch, ready for the model."""
+        _, examples, chosen = self.evaluated
+        x, y = examples.take(chosen[start : start + EVAL_BATCH])
+        return normalize(x, self.dataset.mean, self.dataset.std), y
+
+
+def build_workload(plan: Plan) -> Workload:
+    """Load the data and split it; a pure function of the plan and the files it names."""
+    dataset: Dataset = plan.data.load()
+    if not isinstance(dataset, Dataset):
+        raise ConfigError(f"data {plan.data.load.name!r} gave {type(dataset).__name__}, not a fedwsq Dataset")
+    count = len(dataset.train)
+    kept, held_out = torch.arange(count), torch.arange(0)
+    if plan.data.validation:
+        kept, held_out = hold_out(count, plan.data.validation, plan.seed)
+    split: Split = plan.data.partition(labels=dataset.train.labels[kept], clients=plan.data.clients, seed=plan.seed)
+    return Workload(plan, dataset, split, kept, held_out)
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
+    return chosen

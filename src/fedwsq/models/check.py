@@ -1,0 +1,29 @@
+"""What a model must be so that its parameters are all there is to federate."""
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from fedwsq.core.errors import ConfigError
+
+
+def check_model(model: nn.Module) -> None:
+    """Raise `ConfigError` unless the model's float32 parameters are its whole state."""
+    for name, module in model.named_modules():
+        if isinstance(module, _BatchNorm):
+            raise ConfigError(
+                f"layer '{name}' is {type(module).__name__}: running statistics are not federated; "
+                f"use GroupNorm, for example nn.GroupNorm(2, {module.num_features})"
+            )
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    for name, parameter in parameters.items():
+        if parameter.dtype != torch.float32:
+            raise ConfigError(
+                f"parameter '{name}' is {parameter.dtype}; parameters must be float32, call model.float()"
+            )
+    for name, value in model.state_dict().items():
+        if name not in parameters and isinstance(value, torch.Tensor) and value.is_floating_point():
+            raise ConfigError(
+                f"buffer '{name}' holds floating-point state, which is not federated; make it a parameter, "
+                "or register it with persistent=False if it is a constant"
+            )

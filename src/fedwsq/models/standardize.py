@@ -1,0 +1,254 @@
+"""Weight standardization (Qiao et al., 2019, arXiv:1903.10520) for any model, as FedWSQ uses it.
+
+A layer computes with rho * (w - mean) / (std + eps), per output channel, and keeps the raw `w` as its parameter:
+names, values and everything that is exchanged stay those of the plain model.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedwsq.core.errors import ConfigError
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def standardized(weight: Tensor, rho: float = 1e-3, eps: float = 1e-5) -> Tensor:
+    """`weight` standardized per output channel (dim 0); under autocast the result has the autocast dtype."""
+    device, dtype = weight.device.type, weight.dtype
+    if dtype != torch.float64 and torch.is_autocast_enabled(device):
+        dtype = torch.get_autocast_dtype(device)
+    result: Tensor = Standardize.apply(weight, rho, eps, dtype)  # type: ignore[no-untyped-call]
+    return result
+
+
+class Standardize(torch.autograd.Function):
+    """The formula and its closed-form gradient; keeps the weight, which is alive anyway, and two numbers a channel.
+
+    With v = w - mean, d the fan-in and gc = g - mean(g):
+    dw = rho / (std + eps) * (gc - v * (v . gc) / ((d - 1) * std * (std + eps))).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, rho: float, eps: float, dtype: torch.dtype) -> Tensor:
+        """rho * v / (std + eps) in `dtype`, in the memory format of `weight`."""
+        ctx.rho, ctx.eps, ctx.channels_last = rho, eps, _channels_last(weight)
+        w = _rows(weight, ctx.channels_last)
+        mean, v, std = _moments(w)
+        ctx.save_for_backward(weight, mean, std)
+        return _unrows(v.mul_(rho / (std + eps)).to(dtype), weight, ctx.channels_last)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """The gradient to the raw weight; differentiable again when asked to be (create_graph)."""
+        weight, mean, std = ctx.saved_tensors
+        w, g = _rows(weight, ctx.channels_last), _rows(gradients[0], ctx.channels_last)
+        if torch.is_grad_enabled():
+            # The saved statistics are constants to autograd: take them from the weight once more.
+            _, v, std = _moments(w)
+            dw = (v * _pull(v, g, std, ctx.eps) + (g - g.mean(1, keepdim=True))) * (ctx.rho / (std + ctx.eps))
+        else:
+            v = w - mean
+            pull = _pull(v, g, std, ctx.eps)
+            dw = v.mul_(pull).add_(g).sub_(g.mean(1, keepdim=True)).mul_(ctx.rho / (std + ctx.eps))
+        return _unrows(dw.to(weight.dtype), weight, ctx.channels_last), None, None, None
+
+
+def _moments(w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean, deviation from it, and standard deviation of each row."""
+    mean = w.mean(1, keepdim=True)
+    v = w - mean
+    # Unbiased std here and eps outside the root above: the published code, not the WS paper.
+    # From the norm of v because `torch.std` is several times slower on a CPU.
+    return mean, v, torch.linalg.vector_norm(v, dim=1, keepdim=True) / math.sqrt(w.shape[1] - 1)
+
+
+def _pull(v: Tensor, g: Tensor, std: Tensor, eps: float) -> Tensor:
+    """-(v . g) / ((d - 1) * std * (std + eps)), 0 for a constant row; v . g is v . gc as v sums to zero."""
+    return -(v * g).sum(1, keepdim=True) / std.masked_fill(std == 0, 1.0) / (std + eps) / (v.shape[1] - 1)
+
+
+def _channels_last(weight: Tensor) -> bool:
+    return weight.ndim > 3 and not weight.is_contiguous() and weight.movedim(1, -1).is_contiguous()
+
+
+def _rows(x: Tensor, channels_last: bool) -> Tensor:  # [out, ...] -> [out, fan_in], float32 or wider
+    # The order within a row does not matter, so follow the memory: a view, not a layout copy.
+    rows = (x.movedim(1, -1) if channels_last else x).flatten(1)
+    return rows.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _unrows(rows: Tensor, like: Tensor, channels_last: bool) -> Tensor:
+    return rows.view(like.movedim(1, -1).shape).movedim(-1, 1) if channels_last else rows.view(like.shape)
+
+
+class WSLayer(nn.Module):
+    """A layer that computes with its standardized weight; its parameter stays the raw one."""
+
+    plain: ClassVar[type[nn.Module]]
+    weight: Tensor  # the raw parameter
+    rho: float = 1e-3
+    eps: float = 1e-5
+
+    def standardized_weight(self) -> Tensor:
+        """The weight this layer computes with."""
+        return standardized(self.weight, self.rho, self.eps)
+
+    def extra_repr(self) -> str:
+        """The plain layer's, and rho."""
+        return f"{super().extra_repr()}, rho={self.rho:g}"
+
+
+class WSConv1d(WSLayer, nn.Conv1d):
+    """`nn.Conv1d` with weight standardization."""
+
+    plain = nn.Conv1d
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve with the standardized weight."""
+        out: Tensor = self._conv_forward(input, self.standardized_weight(), self.bias)
+        return out
+
+
+class WSConv2d(WSLayer, nn.Conv2d):
+    """`nn.Conv2d` with weight standardization."""
+
+    plain = nn.Conv2d
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve with the standardized weight."""
+        out: Tensor = self._conv_forward(input, self.standardized_weight(), self.bias)
+        return out
+
+
+class WSConv3d(WSLayer, nn.Conv3d):
+    """`nn.Conv3d` with weight standardization."""
+
+    plain = nn.Conv3d
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Convolve with the standardized weight."""
+        out: Tensor = self._conv_forward(input, self.standardized_weight(), self.bias)
+        return out
+
+
+class WSLinear(WSLayer, nn.Linear):
+    """`nn.Linear` with weight standardization."""
+
+    plain = nn.Linear
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the standardized weight."""
+        return F.linear(input, self.standardized_weight(), self.bias)
+
+
+# Exact types only: what a user's subclass (or a transposed convolution) does with its weight is not ours to guess.
+_STANDARDIZED: dict[type[nn.Module], type[WSLayer]] = {
+    layer.plain: layer for layer in (WSConv1d, WSConv2d, WSConv3d, WSLinear)
+}
+
+
+def convolutions(name: str, module: nn.Module) -> bool:
+    """The published choice: every convolution, no linear layer."""
+    return isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
+
+
+def standardize(
+    model: M, rho: float = 1e-3, eps: float = 1e-5, select: Callable[[str, nn.Module], bool] = convolutions
+) -> M:
+    """Turn the layers that `select(name, module)` chooses into WS layers, in place, and return the model.
+
+    Candidates are Conv1d, Conv2d, Conv3d and Linear with a fan-in of 3 or more. Parameters keep their names, values
+    and identity; hooks, devices and optimizers are not disturbed.
+    """
+    _check(rho, eps)
+    changed = 0
+    for name, layer in model.named_modules(remove_duplicate=False):  # under each of its names, if it is tied
+        becomes = _STANDARDIZED.get(type(layer))
+        # One value has no standard deviation, and two standardize to +-1/sqrt(2) whatever they are: zero gradient.
+        if becomes is None or _fan_in(layer) < 3 or not select(name, layer):
+            continue
+        # The same object with another class, as torch's own parametrizations do it: nothing to copy or to forget.
+        layer.__class__ = becomes
+        layer.rho, layer.eps = rho, eps
+        changed += 1
+    if changed == 0:
+        raise ConfigError(
+            "the model has no layer to standardize: weight standardization takes Conv1d, Conv2d, Conv3d (and Linear "
+            "when `select` chooses it) with a fan-in of 3 or more that is not standardized yet"
+        )
+    return model
+
+
+def init_standardized(model: M) -> M:
+    """Draw the weight of every WS layer as published, Kaiming-uniform with a = 0: bound sqrt(6 / fan_in)."""
+    for layer in model.modules():
+        if isinstance(layer, WSLayer):
+            nn.init.kaiming_uniform_(layer.weight, a=0)
+    return model
+
+
+def bake(model: M) -> M:
+    """Turn WS layers into plain ones that hold the standardized weights, in place: same outputs, nothing to install.
+
+    The result's `state_dict()` loads into the unstandardized architecture. For export: the raw weights are gone.
+    """
+    for layer in list(model.modules()):
+        if isinstance(layer, WSLayer):
+            with torch.no_grad(), torch.autocast(layer.weight.device.type, enabled=False):
+                weight = layer.standardized_weight()
+            layer.weight = nn.Parameter(weight, requires_grad=layer.weight.requires_grad)
+            layer.__class__ = layer.plain  # type: ignore[assignment]
+            vars(layer).pop("rho", None), vars(layer).pop("eps", None)
+    return model
+
+
+def _fan_in(layer: nn.Module) -> int:
+    weight: Tensor = layer.weight  # type: ignore[assignment]
+    return math.prod(weight.shape[1:])
+
+
+def _check(rho: float, eps: float) -> None:
+    for name, value in (("rho", rho), ("eps", eps)):
+        if not (math.isfinite(value) and value > 0):
+            raise ConfigError(f"weight standardization needs a finite {name} above 0, got {value}")
+
+
+class Standardization(Protocol):
+    """The WS axis of a plan: a frozen dataclass whose fields are its settings."""
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """The model to train, its initial weights drawn as the method wants them."""
+        ...
+
+
+@dataclass(frozen=True)
+class NoStandardization:
+    """The model as it is."""
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """`model` itself."""
+        return model
+
+
+@dataclass(frozen=True)
+class WeightStandardization:
+    """Every convolution standardized and initialised as published."""
+
+    rho: float = 1e-3
+    eps: float = 1e-5
+
+    def __post_init__(self) -> None:
+        _check(self.rho, self.eps)
+
+    def apply(self, model: nn.Module) -> nn.Module:
+        """`model` with WS convolutions and fresh weights in them."""
+        return init_standardized(standardize(model, self.rho, self.eps))
+
+
+STANDARDIZATIONS: dict[str, type[Standardization]] = {"none": NoStandardization, "ws": WeightStandardization}

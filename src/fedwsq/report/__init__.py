@@ -1,0 +1,1 @@
+"""From round records to things people look at."""

@@ -1,0 +1,194 @@
+"""What one client does with its data: epochs of mini-batch steps from the received parameters."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.seeds import torch_rng
+from fedwsq.core.types import Key, Params, Update
+from fedwsq.data.batches import augment, batches, normalize
+from fedwsq.training.losses import Loss, cross_entropy
+
+Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
+Gradient: TypeAlias = Callable[[Params], Params]
+Direction: TypeAlias = Callable[[Params, Gradient], Params]
+
+
+@dataclass(frozen=True)
+class Training:
+    """Local work: SGD with clipping and weight decay; the defaults are the paper's protocol."""
+
+    epochs: int = 5
+    batches_per_epoch: int = 10  # sets the batch size from the shard, unless `batch_size` is given
+    batch_size: int = 0
+    lr: float = 0.1
+    lr_decay: float = 0.995  # per round, and again per local epoch
+    schedule: Literal["plain", "published"] = "plain"
+    weight_decay: float = 1e-3
+    clip_norm: float = 10.0  # of all gradients together; 0 is off
+    precision: Precision = "auto"
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batches_per_epoch"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        if not self.lr > 0:
+            raise ConfigError(f"lr is {self.lr}, must be above 0")
+        if not 0 < self.lr_decay <= 1:
+            raise ConfigError(f"lr_decay is {self.lr_decay}, must be above 0 and at most 1 (1: no decay)")
+        for name in ("batch_size", "weight_decay", "clip_norm"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
+
+    def batch_size_for(self, examples: int) -> int:
+        """The batch size for a shard: as given, or so that an epoch has `batches_per_epoch` batches."""
+        return self.batch_size or max(1, -(-examples // self.batches_per_epoch))
+
+
+def learning_rates(training: Training, round_: int, rounds: int) -> list[float]:
+    """The rate of each local epoch of a round (counted from 1): lr * decay^(round - 1) * decay^epoch.
+
+    The published schedule stretches or squeezes the decay to what 1000 rounds would have, in whole steps.
+    """
+    exponent = round_ - 1
+    if training.schedule == "published":
+        exponent = exponent * (1000 // rounds) if rounds < 1000 else exponent // (rounds // 1000)
+    return [training.lr * training.lr_decay ** (exponent + epoch) for epoch in range(training.epochs)]
+
+
+class Shard(NamedTuple):
+    """A client's examples as stored, and how a batch of them becomes model input."""
+
+    x: Tensor
+    y: Tensor
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    augment: bool = False
+
+
+class Trained(NamedTuple):
+    """What local training gives back; `loss` is the mean over all steps."""
+
+    params: Params
+    steps: int
+    lr_sum: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class LocalTask:
+    """What an algorithm's `client_update` may use: the model, the client's data and the settings of this round."""
+
+    model: nn.Module
+    shard: Shard
+    key: Key
+    training: Training
+    learning_rates: list[float]
+    device: torch.device = torch.device("cpu")
+
+    def train(
+        self,
+        start: Params,
+        *,
+        loss: Loss = cross_entropy,
+        direction: Direction | None = None,
+        extra_decay: float = 0.0,
+    ) -> Trained:
+        """Train from `start` and return where that led; the model's parameters are overwritten.
+
+        `direction(params, gradient)` replaces the plain gradient; it may call `gradient(params)` more than once on the
+        same batch. Its result is clipped, then weight decay (plus `extra_decay`) is added unclipped.
+        """
+        params = load(self.model, start)
+        self.model.train()
+        decay = self.training.weight_decay + extra_decay
+        optimizer = torch.optim.SGD(params.values(), lr=self.learning_rates[0], weight_decay=decay)
+        total, steps, lr_sum = torch.zeros((), device=self.device), 0, 0.0
+        for epoch, lr in enumerate(self.learning_rates):
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            for x, y in self._epoch(epoch):
+                total += self._backward(params, x, y, loss, direction)
+                if self.training.clip_norm:
+                    nn.utils.clip_grad_norm_(params.values(), self.training.clip_norm)
+                optimizer.step()
+                steps, lr_sum = steps + 1, lr_sum + lr
+        optimizer.zero_grad()
+        return Trained(snapshot(params), steps, lr_sum, float(total) / steps)
+
+    def update(self, trained: Trained, **vectors: Params) -> Update:
+        """The update that carries these vectors, weighted by the client's number of examples."""
+        return Update(vectors, float(len(self.shard.y)), {"loss": trained.loss, "steps": float(trained.steps)})
+
+    def _epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        """The batches of one epoch, ready for the model."""
+        seed, address = self.key.seed, (self.key.round, self.key.client, epoch)
+        size = self.training.batch_size_for(len(self.shard.y))
+        order = batches(len(self.shard.y), size, torch_rng(seed, "batches", *address))
+        for index, chosen in enumerate(order):
+            x = self.shard.x[chosen].to(self.device)
+            if self.shard.augment:
+                x = augment(x, torch_rng(seed, "augment", *address, index))
+            x = normalize(x, self.shard.mean, self.shard.std)
+            if x.dim() == 4:
+                x = x.contiguous(memory_format=torch.channels_last)
+            yield x, self.shard.y[chosen].to(self.device)
+
+    def _backward(self, params: Params, x: Tensor, y: Tensor, loss: Loss, direction: Direction | None) -> Tensor:
+        """Leave the step's direction in the parameters' gradients and return the loss at the current point."""
+        losses: list[Tensor] = []
+
+        def backward() -> None:
+            for p in params.values():
+                p.grad = None
+            with autocast(self.device, self.training.precision):
+                value = loss(self.model, x, y)
+            value.backward()  # type: ignore[no-untyped-call]
+            losses.append(value.detach())
+
+        def gradient(at: Params) -> Params:
+            here = snapshot(params)
+            load(self.model, at)
+            backward()
+            load(self.model, here)
+            return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in params.items()}
+
+        if direction is None:
+            backward()
+        else:
+            for name, step in direction(snapshot(params), gradient).items():
+                params[name].grad = step
+        return losses[0]
+
+
+def load(model: nn.Module, params: Params) -> Params:
+    """Copy `params` into the model in place and return the model's own parameters by name."""
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        for name, p in own.items():
+            p.copy_(params[name])
+    return own  # type: ignore[return-value]
+
+
+def snapshot(params: Params) -> Params:
+    """A detached copy that later steps do not change."""
+    return {name: p.detach().clone() for name, p in params.items()}
+
+
+def autocast(device: torch.device, precision: Precision) -> torch.autocast:
+    """The context in which forward passes run."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
+def resolve_precision(precision: Precision, device: torch.device) -> Precision:
+    """Decide `auto` once, by what the hardware can do: bfloat16 where it has instructions for it."""
+    if precision != "auto":
+        return precision
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+    capable = device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return "bfloat16" if capable else "float32"

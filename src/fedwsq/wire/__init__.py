@@ -1,0 +1,6 @@
+"""From vectors to bytes and back: `link` decides how each tensor is coded, `message` is the format on the wire."""
+
+from fedwsq.wire.link import SELECTS, Link, Sent
+from fedwsq.wire.message import Kind, Message, Packets, Schema, Shared, decode, encode
+
+__all__ = ["SELECTS", "Kind", "Link", "Message", "Packets", "Schema", "Sent", "Shared", "decode", "encode"]

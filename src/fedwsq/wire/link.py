@@ -1,0 +1,201 @@
+"""The one place where algorithm, codec and bits meet: which tensors are coded, with what, and what that cost."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeVar, get_args
+
+import torch
+from torch import Tensor
+
+from fedwsq.codecs import BitPolicy, Codec, Fixed, Float32
+from fedwsq.core.errors import ConfigError, MessageError, UpdateError
+from fedwsq.core.seeds import derive
+from fedwsq.core.types import Channel, Key, Rate, Shapes, Vectors
+from fedwsq.wire.message import Packets, Schema, Shared
+
+T = TypeVar("T")
+Sides = dict[str, dict[str, list[tuple[float, ...]]]]  # vector -> tensor -> the side values of every accepted packet
+
+
+def published(shapes: Shapes) -> list[str]:
+    """Every convolution but the first, the stem: norms, stem and classifier travel as they are (published code)."""
+    return [name for name, shape in shapes.items() if len(shape) >= 3][1:]
+
+
+def weights(shapes: Shapes) -> list[str]:
+    """Every tensor with two dimensions or more: all weights, no biases and no norms."""
+    return [name for name, shape in shapes.items() if len(shape) >= 2]
+
+
+def everything(shapes: Shapes) -> list[str]:
+    """Every tensor."""
+    return list(shapes)
+
+
+Select = Literal["published", "weights", "all"]
+SELECTS: dict[str, Callable[[Shapes], list[str]]] = {"published": published, "weights": weights, "all": everything}
+
+
+class Sent(NamedTuple):
+    """What a link made of some vectors: the packets, and the squared error relative to the squared norm."""
+
+    packets: Packets
+    error: float
+
+
+@dataclass(frozen=True)
+class Link:
+    """One direction of the traffic: a codec, who decides its bits, and the tensors it takes; the `rest` has its own.
+
+    A codec with a single rate leaves nothing to decide: it runs at that rate whatever `bits` says.
+    """
+
+    codec: Codec = Float32()
+    bits: BitPolicy = Fixed()
+    select: Select = "published"
+    rest: Codec = Float32()
+
+    def __post_init__(self) -> None:
+        if self.select not in get_args(Select):
+            raise ConfigError(f"select is {self.select!r}; it can be {', '.join(SELECTS)}")
+        if only_rate(self.rest) is None:
+            raise ConfigError("rest needs a codec with a single rate, such as float32")
+        rate = only_rate(self.codec)
+        if rate is not None:
+            object.__setattr__(self, "bits", Fixed(rate))
+        elif isinstance(self.bits, Fixed):
+            self._require_rate(self.bits.bits)
+
+    def coded(self, schema: Schema) -> frozenset[str]:
+        """The tensors that `codec` takes."""
+        names = SELECTS[self.select](schema.shapes)
+        if not names and only_rate(self.codec) is None:
+            raise ConfigError(
+                f'select = "{self.select}" chooses no tensor of this model, so nothing would be coded; '
+                'use "weights" or "all"'
+            )
+        return frozenset(names)
+
+    def init(self, schema: Schema, vectors: tuple[str, ...]) -> Shared:
+        """The codec's shared state before the first round, for those tensors that have any."""
+        coded = self.coded(schema)
+        states = {name: self.codec.init(size) for name, size in schema.sizes.items() if name in coded}
+        states = {name: state for name, state in states.items() if state.numel()}
+        return {vector: dict(states) for vector in vectors} if states else {}
+
+    def rates(self, key: Key, channel: Channel | None, schema: Schema, shared: Shared) -> tuple[Rate, ...] | None:
+        """What the bit policy grants this client, as an order carries it; None when it sits out."""
+        coded = self.coded(schema)
+        sizes = {name: size for name, size in schema.sizes.items() if name in coded}
+        granted = self.bits(key, channel, sizes, shared.get("delta", {}))
+        if granted is None:
+            return None
+        if not isinstance(granted, Mapping):
+            self._require_rate(granted)
+            return (granted,)
+        for rate in granted.values():
+            self._require_rate(rate)
+        rest = only_rate(self.rest)
+        assert rest is not None  # __post_init__ saw to it
+        return tuple(granted.get(name, rest) for name in schema.names)
+
+    def mean_bits(self, rates: tuple[Rate, ...], schema: Schema) -> float:
+        """Bits a coded parameter at the granted rates."""
+        if len(rates) == 1:
+            return rates[0]
+        coded = self.coded(schema)
+        sizes = [schema.sizes[name] if name in coded else 0 for name in schema.names]
+        return sum(rate * size for rate, size in zip(rates, sizes, strict=True)) / sum(sizes)
+
+    def send(self, vectors: Vectors, shared: Shared, key: Key, rates: tuple[Rate, ...], schema: Schema) -> Sent:
+        """Code every tensor of every vector, and measure what the code lost."""
+        packets: Packets = {vector: {} for vector in vectors}
+        lost = energy = 0.0
+        for vector, name, codec, x in self._walk(vectors, schema):
+            rate = only_rate(codec) or rates[0 if len(rates) == 1 else schema.names.index(name)]
+            state, seed = _state(shared, vector, name), _seed(key, vector, name)
+            flat = x.detach().reshape(-1).to("cpu", torch.float32)
+            try:
+                packet = codec.encode(flat, state, rate, seed)
+            except UpdateError as error:
+                raise UpdateError(f"client {key.client}, round {key.round}, {vector} {name}: {error}") from None
+            packets[vector][name] = packet._replace(codec=codec.wire_id)
+            energy += float(flat.square().sum())
+            if codec.rates != frozenset({32}):
+                lost += float((codec.decode(packet, state, seed) - flat).square().sum())
+        return Sent(packets, lost / energy if energy else 0.0)
+
+    def check(self, packets: Packets, vectors: tuple[str, ...], rates: tuple[Rate, ...], schema: Schema) -> None:
+        """Refuse packets that this link, asked for these vectors at these rates, would not have sent."""
+        if tuple(packets) != vectors:
+            raise MessageError(f"message carries {list(packets)}, expected {list(vectors)}")
+        for vector, name, codec, packet in self._walk(packets, schema):
+            what = f"tensor {name} of {vector!r}"
+            rate = only_rate(codec) or rates[0 if len(rates) == 1 else schema.names.index(name)]
+            if packet.codec != codec.wire_id:
+                raise MessageError(f"{what}: codec id {packet.codec}, this link uses {codec.wire_id}")
+            if packet.rate != rate:
+                raise MessageError(f"{what}: rate {packet.rate:g}, the order was for {rate:g}")
+            limit = codec.max_bytes(packet.numel, rate)
+            if len(packet.code) > limit or (isinstance(codec.rates, frozenset) and len(packet.code) != limit):
+                raise MessageError(f"{what}: code of {len(packet.code)} bytes, {rate:g} bits make {limit}")
+            codec.check(packet)
+
+    def receive(self, packets: Packets, shared: Shared, key: Key, schema: Schema) -> Vectors:
+        """Decode what the other end sent."""
+        vectors: Vectors = {vector: {} for vector in packets}
+        for vector, name, codec, packet in self._walk(packets, schema):
+            flat = codec.decode(packet, _state(shared, vector, name), _seed(key, vector, name))
+            vectors[vector][name] = flat.reshape(schema.shapes[name])
+        return vectors
+
+    def accumulate(
+        self, packets: Packets, shared: Shared, key: Key, out: Vectors, weight: float, schema: Schema
+    ) -> None:
+        """`out += weight * received`, tensor by tensor: at most one tensor is ever unpacked."""
+        for vector, name, codec, packet in self._walk(packets, schema):
+            state, seed = _state(shared, vector, name), _seed(key, vector, name)
+            codec.accumulate(packet, state, seed, out[vector][name].view(-1), weight)
+
+    def fold(self, shared: Shared, sides: Sides) -> Shared:
+        """The shared state after a round, from the side values of its accepted packets."""
+        return {
+            vector: {
+                name: self.codec.fold(state, sides.get(vector, {}).get(name, [])) for name, state in tensors.items()
+            }
+            for vector, tensors in shared.items()
+        }
+
+    def _walk(self, vectors: Mapping[str, Mapping[str, T]], schema: Schema) -> Iterator[tuple[str, str, Codec, T]]:
+        """Every tensor of every vector in the schema's order, with the codec that is in charge of it."""
+        coded = self.coded(schema)
+        for vector, tensors in vectors.items():
+            for name in schema.names:
+                yield vector, name, self.codec if name in coded else self.rest, tensors[name]
+
+    def _require_rate(self, rate: Rate) -> None:
+        offered = self.codec.rates
+        fine = rate in offered if isinstance(offered, frozenset) else offered[0] <= rate <= offered[1]
+        if not fine:
+            name = type(self.codec).__name__.lower()
+            raise ConfigError(f"{name} has no {rate:g}-bit rate; it offers {_offer(offered)}")
+
+
+def only_rate(codec: Codec) -> Rate | None:
+    """The rate of a codec that has just one."""
+    rates = codec.rates
+    return next(iter(rates)) if isinstance(rates, frozenset) and len(rates) == 1 else None
+
+
+def _offer(rates: frozenset[int] | tuple[float, float]) -> str:
+    if isinstance(rates, frozenset):
+        return ", ".join(str(rate) for rate in sorted(rates))
+    return f"{rates[0]:g} to {rates[1]:g}"
+
+
+def _state(shared: Shared, vector: str, name: str) -> Tensor:
+    return shared.get(vector, {}).get(name, torch.empty(0))
+
+
+def _seed(key: Key, vector: str, name: str) -> int:
+    return derive(key.seed, "codec", key.round, key.client, vector, name)

@@ -1,0 +1,96 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedwsq.codecs.packing import pack, packed_bytes, unpack
+from fedwsq.core.errors import ConfigError, MessageError
+
+WIDTHS = range(1, 9)
+
+
+def bit_string_reference(codes, bits):
+    """The layout, literally: a string of bits, lowest first, cut into bytes."""
+    stream = "".join(format(code, f"0{bits}b")[::-1] for code in codes)
+    stream += "0" * (-len(stream) % 8)
+    return bytes(int(stream[i : i + 8][::-1], 2) for i in range(0, len(stream), 8))
+
+
+def random_codes(bits, count, seed=0):
+    return torch.randint(2**bits, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@given(data=st.data())
+def test_round_trip_and_layout(bits, data):
+    count, seed = data.draw(st.integers(0, 1000)), data.draw(st.integers(0, 2**32))
+    codes = random_codes(bits, count, seed)
+    packed = pack(codes, bits)
+    assert packed == bit_string_reference(codes.tolist(), bits)
+    assert len(packed) == packed_bytes(count, bits)
+    unpacked = unpack(packed, bits, count)
+    assert unpacked.dtype == torch.uint8
+    assert torch.equal(unpacked, codes)
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_round_trip_at_every_length(bits):
+    for count in range(1001):
+        codes = random_codes(bits, count, count)
+        assert torch.equal(unpack(pack(codes, bits), bits, count), codes)
+
+
+def test_layout_by_hand():
+    # 1 | 0 << 1 | 1 << 2 | 1 << 3 = 0b1101, and one more bit in a second byte.
+    assert pack(torch.tensor([1, 0, 1, 1, 0, 0, 0, 0, 1], dtype=torch.uint8), 1) == bytes([0b1101, 0b1])
+    # 3 | 0 << 2 | 1 << 4 | 2 << 6 = 3 + 16 + 128.
+    assert pack(torch.tensor([3, 0, 1, 2], dtype=torch.uint8), 2) == bytes([147])
+    # 5 | 7 << 3 | (1 & 3) << 6 = 5 + 56 + 64; what remains of 1 is 0, then 6 << 1 = 12.
+    assert pack(torch.tensor([5, 7, 1, 6], dtype=torch.uint8), 3) == bytes([125, 12])
+    # 12 | 1 << 4 = 28, then 8 | 15 << 4 = 248.
+    assert pack(torch.tensor([12, 1, 8, 15], dtype=torch.uint8), 4) == bytes([28, 248])
+
+
+def test_nothing_takes_no_bytes():
+    for bits in WIDTHS:
+        assert pack(torch.empty(0, dtype=torch.uint8), bits) == b""
+        assert unpack(b"", bits, 0).numel() == 0
+
+
+def test_packing_leaves_its_input_alone():
+    for bits in WIDTHS:
+        codes = random_codes(bits, 37)
+        before = codes.clone()
+        pack(codes, bits)
+        assert torch.equal(codes, before)
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("count", [0, 1, 5, 8, 9])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_wrong_length_is_refused(bits, count, change):
+    size = packed_bytes(count, bits) + change
+    if size >= 0:
+        with pytest.raises(MessageError, match=f"{count} codes of {bits} bits take {size - change} bytes, not {size}"):
+            unpack(bytes(size), bits, count)
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+def test_every_dirty_padding_bit_is_refused(bits):
+    for count in range(1, 9):
+        packed = pack(random_codes(bits, count), bits)
+        for spare in range(count * bits, 8 * len(packed)):
+            dirty = packed[:-1] + bytes([packed[-1] | 1 << spare % 8])
+            with pytest.raises(MessageError, match="must be zero"):
+                unpack(dirty, bits, count)
+
+
+def test_a_code_too_large_for_its_width_is_refused():
+    with pytest.raises(ValueError, match="code 4 does not fit in 2 bits"):
+        pack(torch.tensor([0, 4], dtype=torch.uint8), 2)
+
+
+@pytest.mark.parametrize("bits", [0, 9, -1])
+def test_a_width_outside_1_to_8_is_refused(bits):
+    with pytest.raises(ConfigError, match=f"1 to 8 bits, not {bits}"):
+        packed_bytes(4, bits)

@@ -1,0 +1,77 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedwsq.core.errors import DataError
+from fedwsq.data import DATASETS, PARTITIONS, Dataset, Examples, Split
+from fedwsq.data.dataset import data_root
+from fedwsq.data.digits import digits
+
+
+def numbered(sizes: list[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Parts of the given sizes whose example i holds 3i, 3i + 1, 3i + 2, labelled 10 i."""
+    whole = torch.arange(3 * sum(sizes)).view(-1, 3)
+    return list(whole.split(sizes)), 10 * torch.arange(sum(sizes))
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=4), st.data())
+def test_take_is_indexing_of_the_concatenation(sizes, data):
+    parts, labels = numbered(sizes)
+    examples = Examples(parts, labels)
+    last = max(sum(sizes) - 1, 0)
+    indices = torch.tensor(
+        data.draw(st.lists(st.integers(0, last), max_size=9 if sum(sizes) else 0)), dtype=torch.int64
+    )
+    x, y = examples.take(indices)
+    assert torch.equal(x, torch.cat(parts)[indices])
+    assert torch.equal(y, labels[indices])
+    assert (len(examples), examples.shape) == (sum(sizes), (3,))
+
+
+@pytest.mark.parametrize("sizes", [[5], [2, 3]])
+@pytest.mark.parametrize("index", [-1, 5])
+def test_take_refuses_an_index_out_of_range(sizes, index):
+    with pytest.raises(IndexError):
+        Examples(*numbered(sizes)).take(torch.tensor([0, index]))
+
+
+def test_parts_and_labels_must_fit():
+    parts, labels = numbered([2, 3])
+    with pytest.raises(DataError, match="5 examples but 4 labels"):
+        Examples(parts, labels[:4])
+    with pytest.raises(DataError, match="agree in dtype and shape"):
+        Examples([parts[0], parts[1].float()], labels)
+    with pytest.raises(DataError, match="at least one"):
+        Examples([], labels)
+
+
+def test_digits_are_scikit_learns_with_every_fifth_as_test():
+    from sklearn.datasets import load_digits
+
+    data, stored = digits(), load_digits()
+    assert (len(data.train), len(data.test)) == (1438, 359)  # 1797 = 359 x 5 + 2; test is 4, 9, ..., 1794
+    assert (data.shape, data.test.shape, data.classes, data.augment) == ((1, 8, 8), (1, 8, 8), 10, False)
+    x, y = data.test.take(torch.tensor([0, 358]))
+    assert torch.equal(x[:, 0], torch.tensor(stored.images[[4, 1794]] / 16, dtype=torch.float32))
+    assert y.tolist() == stored.target[[4, 1794]].tolist()
+    x, y = data.train.take(torch.arange(1438))
+    assert (x.min(), x.max(), x.dtype, y.dtype) == (0, 1, torch.float32, torch.int64)
+    # The published class counts of the whole set: both splits together hold each sample once.
+    both = torch.cat([data.train.labels, data.test.labels])
+    assert both.bincount().tolist() == [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+
+
+def test_data_root_prefers_the_config_then_the_environment(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/ada")
+    monkeypatch.setenv("FEDWSQ_DATA", "/mnt/data")
+    assert str(data_root("~/sets")) == "/home/ada/sets"
+    assert str(data_root("")) == "/mnt/data"
+    monkeypatch.delenv("FEDWSQ_DATA")
+    assert str(data_root("")) == "data"
+
+
+def test_tables_name_what_runs_can_use():
+    assert isinstance(DATASETS["digits"](), Dataset)
+    for partition in PARTITIONS.values():
+        assert isinstance(partition(torch.arange(6) % 2, clients=3, seed=0), Split)
