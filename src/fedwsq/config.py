@@ -13,7 +13,7 @@ import os
 import sys
 import tomllib
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -45,15 +45,15 @@ SHORTHANDS: dict[Any, Callable[[Any], dict[str, Any]]] = {
 }
 
 
-def load_plan(config: str | Path = "quickstart", overrides: Mapping[str, Any] | list[str] | None = None) -> Plan:
+def load_plan(config: str | Path = "quickstart", overrides: Mapping[str, Any] | Sequence[str] = ()) -> Plan:
     """The plan of a TOML file, or of a shipped config by name, with `key=value` overrides."""
     return make_plan(read_config(config), overrides)
 
 
-def make_plan(settings: Mapping[str, Any], overrides: Mapping[str, Any] | list[str] | None = None) -> Plan:
+def make_plan(settings: Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str] = ()) -> Plan:
     """The plan of nested settings with dotted overrides on top; unknown keys and wrong values are refused."""
     merged = _copy(settings)
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides or [])
+    pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
     for key, value in pairs:
         _override(merged, key, value)
     plan: Plan = _build(Plan, merged, "")

@@ -3,7 +3,7 @@ import struct
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedwsq.codecs import Float32, Packet
@@ -12,6 +12,7 @@ from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 NONE = torch.empty(0)
 
 
+@settings(deadline=None)
 @given(values=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=50))
 def test_bytes_are_little_endian_and_lossless(values):
     packet = Float32().encode(torch.tensor(values), NONE, 32, seed=0)
@@ -30,6 +31,14 @@ def test_decoded_values_may_be_changed():
     packet = Float32().encode(torch.ones(2), NONE, 32, seed=0)
     Float32().decode(packet, NONE, seed=0).zero_()
     assert Float32().decode(packet, NONE, seed=0).tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("numel", [1, 7, 1000, 100_003])
+def test_accumulate_is_exact_at_every_position(numel):
+    x = torch.randn(numel, generator=torch.Generator().manual_seed(3))
+    packet, out = Float32().encode(x, NONE, 32, seed=0), x.flip(0)
+    Float32().accumulate(packet, NONE, 0, out, 0.3)
+    assert torch.equal(out, x.flip(0) + x * 0.3)
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedwsq.codecs.packing import pack, packed_bytes, unpack
@@ -21,6 +21,7 @@ def random_codes(bits, count, seed=0):
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
+@settings(deadline=None)
 @given(data=st.data())
 def test_round_trip_and_layout(bits, data):
     count, seed = data.draw(st.integers(0, 1000)), data.draw(st.integers(0, 2**32))

@@ -8,10 +8,11 @@ import pytest
 import torch
 
 from fedwsq.core.errors import DataError
-from fedwsq.data.cifar10 import LAYOUTS, TEST, TRAIN, cifar10
+from fedwsq.data.cifar10 import LAYOUTS, cifar10
 
 BINARY, PYTHON = LAYOUTS
-FILES = (*TRAIN, *TEST)
+TRAIN = ["data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"]
+FILES = [*TRAIN, "test_batch"]
 pytestmark = pytest.mark.filterwarnings("ignore:CIFAR-10.*published:UserWarning")
 
 

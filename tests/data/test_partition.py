@@ -91,7 +91,7 @@ def statistics(counts: torch.Tensor) -> list[float]:
     ],
 )
 def test_dirichlet_is_as_skewed_as_the_published_split(alpha, published):
-    """algorithms.md 7, CIFAR-10, mean of 3 seeds; one seed deviates by at most .13, .020, .13 (measured over 200).
+    """algorithms.md 7, CIFAR-10, mean of 3 seeds; one seed deviates by at most .15, .02, .12 (measured over 200).
 
     Allowed: 3 standard errors of our mean of 8 less theirs of 3, plus half of their last digit.
     """
@@ -99,7 +99,7 @@ def test_dirichlet_is_as_skewed_as_the_published_split(alpha, published):
         statistics(dirichlet(CIFAR_LABELS, 100, seed, alpha).counts(CIFAR_LABELS, 10).double()) for seed in range(8)
     ]
     for mine, theirs, deviation, digit in zip(
-        np.mean(seeds, axis=0), published, (0.13, 0.02, 0.13), (0.05, 0.0005, 0.05), strict=True
+        np.mean(seeds, axis=0), published, (0.15, 0.02, 0.12), (0.05, 0.0005, 0.05), strict=True
     ):
         assert abs(mine - theirs) < 3 * deviation * math.sqrt(1 / 8 + 1 / 3) + digit
 

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedwsq.codecs import CODECS
@@ -43,6 +43,7 @@ def test_every_length_survives_the_round_trip(codec, rate):
 
 
 @every_case
+@settings(deadline=None)
 @given(x=vectors, seed=seeds)
 def test_encoding_changes_nothing_and_repeats_itself(codec, rate, x, seed):
     shared = codec.init(x.numel())
@@ -56,6 +57,7 @@ def test_encoding_changes_nothing_and_repeats_itself(codec, rate, x, seed):
 
 
 @every_case
+@settings(deadline=None)
 @given(x=vectors, seed=seeds, weight=st.floats(0, 100, width=32))
 def test_accumulate_adds_the_weighted_decoding(codec, rate, x, seed, weight):
     shared = codec.init(x.numel())

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from fedwsq.core.types import Rate
 
+# Nothing real comes near it, and weight x scale x level summed over any cohort stays finite below it.
+MAX_MAGNITUDE = 1e20
+
 
 class Packet(NamedTuple):
     """One coded tensor. `own_scale`: decode with the scale in `side` instead of the shared one."""

@@ -60,7 +60,7 @@ class Danuq:
 
     def init(self, numel: int) -> Tensor:
         """The scale of round 1."""
-        return torch.tensor([self.scale_init])
+        return torch.tensor([self.scale_init], dtype=torch.float32)
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """The code of the nearest level to each `x / shared`, and the std of `x` beside it."""
@@ -87,7 +87,7 @@ class Danuq:
         return self._look_up(packet, shared, 1.0)
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
-        """`out += weight * decode(packet)`; exactly, as the weight goes into the table of levels."""
+        """`out += weight * decode(packet)`, bit for bit: the weight goes into the table of levels."""
         out += self._look_up(packet, shared, weight)
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
@@ -119,7 +119,7 @@ class Danuq:
 
 def spread(values: NDArray[np.float32]) -> float:
     """The unbiased std, mean removed, or |x| of a single element, as the float32 that travels."""
-    # numpy, since the last bit of a torch reduction depends on the number of threads.
+    # numpy, since the last bits of a torch reduction depend on the number of threads.
     std = abs(float(values[0])) if len(values) == 1 else float(np.std(values, dtype=np.float64, ddof=1))
     return float(np.float32(min(std, LARGEST_SCALE)))
 

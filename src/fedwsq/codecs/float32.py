@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import Packet
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.types import Rate
 
@@ -43,20 +43,23 @@ class Float32:
         return Packet(values.astype("<f4", copy=False).tobytes(), (), rate, x.numel())
 
     def check(self, packet: Packet) -> None:
-        """Raise `MessageError` unless the code is `numel` finite values and nothing else."""
+        """Raise `MessageError` unless the code is `numel` finite values of sane size and nothing else."""
         if packet.side:
             raise MessageError(f"a float32 packet has no side values, not {len(packet.side)}")
         if len(packet.code) != 4 * packet.numel:
             raise MessageError(f"{packet.numel} float32 values take {4 * packet.numel} bytes, not {len(packet.code)}")
-        if not np.isfinite(np.frombuffer(packet.code, "<f4")).all():
-            raise MessageError("a float32 packet carries a value that is not finite")
+        largest = np.abs(np.frombuffer(packet.code, "<f4")).max(initial=0.0)
+        if not largest <= MAX_MAGNITUDE:  # NaN fails too
+            raise MessageError(
+                f"a float32 packet carries {largest}; values must be finite and at most {MAX_MAGNITUDE:g}"
+            )
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
         """The values, in memory of their own."""
         return torch.from_numpy(np.frombuffer(packet.code, "<f4").astype(np.float32))
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
-        """`out += weight * decode(packet)`; two roundings, where a fused step would depend on how torch cuts `out`."""
+        """`out += weight * decode(packet)` with two roundings: what a plain loop gives, unlike `add_(alpha=weight)`."""
         out += self.decode(packet, shared, seed).mul_(weight)
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:

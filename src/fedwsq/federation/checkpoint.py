@@ -45,6 +45,7 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         "round": snapshot.round,
         "accepted": snapshot.accepted,
         "accuracy_ema": snapshot.accuracy_ema,
+        "tensors": list(tensors),  # safetensors sorts by name; sums over a model's tensors depend on their order
         "digest": _digest(tensors),
     }
     if (folder / LAST).exists():
@@ -69,7 +70,7 @@ def _load(path: Path) -> Snapshot:
     try:
         with safetensors.safe_open(path, "pt") as file:
             plain = json.loads((file.metadata() or {})["fedwsq"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in plain.get("tensors", ())}
     except FileNotFoundError:
         raise
     except Exception as error:  # whatever a damaged file makes the reader say

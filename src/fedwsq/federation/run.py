@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,15 +78,13 @@ class Run:
         precision = resolve_precision(plan.training.precision, chosen)
         plan = replace(plan, training=replace(plan.training, precision=precision))
         if (folder / "config.toml").exists():
-            raise RunError(
-                f"{folder} already holds a run; go on with it (fedwsq resume {folder}) or choose another --out"
-            )
+            raise RunError(f"{folder} already holds a run; go on with it (fedwsq resume) or choose another --out")
+        run = cls(folder, plan, None, default_workers(workers, plan, chosen), chosen)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot create {folder}: {error.strerror}") from None
         with locked(folder):
-            run = cls(folder, plan, None, default_workers(workers, plan, chosen), chosen)
             write_atomically(folder / "manifest.json", json.dumps(run.manifest(), indent=2).encode())
             write_atomically(folder / "config.toml", dump_plan(plan).encode())
             yield run
@@ -283,3 +281,20 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         return []
     said = ", ".join(f"{key} was {before.get(key)} and is {now[key]}" for key in changed)
     return [f"the machine has changed ({said}): weights may differ in the last bits from an undisturbed run"]
+
+
+def run(
+    config: Plan | str | Path = "quickstart",
+    overrides: Mapping[str, Any] | Sequence[str] = (),
+    *,
+    out: str | Path,
+    workers: int = 0,
+    device: str = "auto",
+) -> Summary:
+    """Run a plan, a TOML file or a shipped config in the directory `out`, and return what it came to.
+
+    `fedwsq.run("quickstart", {"uplink.bits": 1, "rounds": 20}, out="runs/one-bit")`
+    """
+    plan = config if isinstance(config, Plan) else load_plan(config, overrides)
+    with Run.create(plan, Path(out), workers, device) as opened:
+        return opened.go()

@@ -5,7 +5,7 @@ names, values and everything that is exchanged stay those of the plain model.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -16,6 +16,8 @@ from torch import Tensor, nn
 from fedwsq.core.errors import ConfigError
 
 M = TypeVar("M", bound=nn.Module)
+
+BLOCK = 2**18  # floats in the temporaries of `Standardize` on a CPU
 
 
 def standardized(weight: Tensor, rho: float = 1e-3, eps: float = 1e-5) -> Tensor:
@@ -39,9 +41,14 @@ class Standardize(torch.autograd.Function):
         """rho * v / (std + eps) in `dtype`, in the memory format of `weight`."""
         ctx.rho, ctx.eps, ctx.channels_last = rho, eps, _channels_last(weight)
         w = _rows(weight, ctx.channels_last)
-        mean, v, std = _moments(w)
+        mean, out = _mean(w), torch.empty_like(w, dtype=dtype)
+        std = torch.empty_like(mean)
+        for w_, mean_, std_, out_ in _blocks(w, mean, std, out):
+            v = torch.sub(w_, mean_, out=out_ if dtype == mean.dtype else None)
+            std_.copy_(_std(v))
+            out_.copy_(v.mul_(rho / (std_ + eps)))  # nothing to do when v is out_
         ctx.save_for_backward(weight, mean, std)
-        return _unrows(v.mul_(rho / (std + eps)).to(dtype), weight, ctx.channels_last)
+        return _unrows(out, weight, ctx.channels_last)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
@@ -50,37 +57,55 @@ class Standardize(torch.autograd.Function):
         w, g = _rows(weight, ctx.channels_last), _rows(gradients[0], ctx.channels_last)
         if torch.is_grad_enabled():
             # The saved statistics are constants to autograd: take them from the weight once more.
-            _, v, std = _moments(w)
-            dw = (v * _pull(v, g, std, ctx.eps) + (g - g.mean(1, keepdim=True))) * (ctx.rho / (std + ctx.eps))
+            v, g = _wide(w) - _mean(w), _wide(g)
+            std = _std(v)
+            dw = (v * _pull(v, g, std, ctx.eps) + g - _mean(g)) * (ctx.rho / (std + ctx.eps))
         else:
-            v = w - mean
-            pull = _pull(v, g, std, ctx.eps)
-            dw = v.mul_(pull).add_(g).sub_(g.mean(1, keepdim=True)).mul_(ctx.rho / (std + ctx.eps))
+            dw = torch.empty_like(w, dtype=mean.dtype)
+            for w_, g_, mean_, std_, dw_ in _blocks(w, g, mean, std, dw):
+                g_, v = _wide(g_), torch.sub(w_, mean_, out=dw_)
+                pull = _pull(v, g_, std_, ctx.eps)
+                v.mul_(pull).add_(g_).sub_(_mean(g_)).mul_(ctx.rho / (std_ + ctx.eps))
         return _unrows(dw.to(weight.dtype), weight, ctx.channels_last), None, None, None
 
 
-def _moments(w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean, deviation from it, and standard deviation of each row."""
-    mean = w.mean(1, keepdim=True)
-    v = w - mean
-    # Unbiased std here and eps outside the root above: the published code, not the WS paper.
-    # From the norm of v because `torch.std` is several times slower on a CPU.
-    return mean, v, torch.linalg.vector_norm(v, dim=1, keepdim=True) / math.sqrt(w.shape[1] - 1)
+def _mean(x: Tensor) -> Tensor:
+    return x.mean(1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
+def _std(v: Tensor) -> Tensor:
+    # Unbiased here and eps outside the root above: the published code, not the WS paper.
+    # From the norm of the deviations, as `torch.std` is several times slower on a CPU.
+    norm: Tensor = torch.linalg.vector_norm(v, dim=1, keepdim=True)
+    return norm / math.sqrt(v.shape[1] - 1)
 
 
 def _pull(v: Tensor, g: Tensor, std: Tensor, eps: float) -> Tensor:
     """-(v . g) / ((d - 1) * std * (std + eps)), 0 for a constant row; v . g is v . gc as v sums to zero."""
-    return -(v * g).sum(1, keepdim=True) / std.masked_fill(std == 0, 1.0) / (std + eps) / (v.shape[1] - 1)
+    dot: Tensor = (v * g).sum(1, keepdim=True)
+    pull: Tensor = dot / std.masked_fill(std == 0, 1.0) / (std + eps) / (1 - v.shape[1])
+    return pull
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The same rows of every tensor; on a CPU a megabyte at a time, so that temporaries stay in the cache."""
+    rows, fan_in = tensors[0].shape
+    if tensors[0].device.type == "cpu":
+        rows = BLOCK // fan_in
+    return zip(*(torch.split(x, max(1, rows)) for x in tensors), strict=True)
 
 
 def _channels_last(weight: Tensor) -> bool:
     return weight.ndim > 3 and not weight.is_contiguous() and weight.movedim(1, -1).is_contiguous()
 
 
-def _rows(x: Tensor, channels_last: bool) -> Tensor:  # [out, ...] -> [out, fan_in], float32 or wider
+def _rows(x: Tensor, channels_last: bool) -> Tensor:  # [out, ...] -> [out, fan_in]
     # The order within a row does not matter, so follow the memory: a view, not a layout copy.
-    rows = (x.movedim(1, -1) if channels_last else x).flatten(1)
-    return rows.to(torch.promote_types(x.dtype, torch.float32))
+    return (x.movedim(1, -1) if channels_last else x).flatten(1)
 
 
 def _unrows(rows: Tensor, like: Tensor, channels_last: bool) -> Tensor:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import Packet
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key, Rate, Shapes
 
@@ -30,8 +30,7 @@ EVERYONE = 2**64 - 1  # the client field of a broadcast
 MAX_NAME_BYTES = 64
 MAX_METRICS = 64
 MAX_VECTORS = 64
-# Far above any real scale or weight, and low enough that weight x scale x level summed over a cohort stays finite.
-MAX_SCALE = 1e20
+MAX_WEIGHT = 1e12
 
 _HEADER = struct.Struct("<4sHBBQ16s16s16sQQQQddIIII")
 _ENTRY = struct.Struct("<BBfIQ")  # codec id, flags, rate, side values, code length
@@ -139,7 +138,7 @@ def decode(data: bytes, schema: Schema | None, kind: Kind | None = None, run: by
     if kind is not None and fields[2] != kind:
         raise MessageError(f"message is of kind {Kind(fields[2]).name.lower()}, expected {kind.name.lower()}")
     key, accepted, weight, error = Key(*fields[8:11]), fields[11], fields[12], fields[13]
-    _require_scale("aggregation weight", weight)
+    _require_scale("aggregation weight", weight, MAX_WEIGHT)
     _require_scale("quantization error", error)
     reader = _Reader(memoryview(data)[HEADER_BYTES : len(data) - CHECKSUM_BYTES])
     rates, metrics, states, packets = _sections(reader, schema, fields[14:18])
@@ -305,9 +304,9 @@ def _packet_bytes(packet: Packet) -> list[bytes]:
     return [entry, np.asarray(packet.side, "<f4").tobytes(), packet.code]
 
 
-def _require_scale(what: str, value: float) -> None:
-    if not 0 <= value <= MAX_SCALE:  # NaN fails both
-        raise MessageError(f"{what} is {value}, must be finite, not negative and at most {MAX_SCALE:g}")
+def _require_scale(what: str, value: float, limit: float = MAX_MAGNITUDE) -> None:
+    if not 0 <= value <= limit:  # NaN fails both
+        raise MessageError(f"{what} is {value}, must be finite, not negative and at most {limit:g}")
 
 
 def _require_rate(rate: float, what: str = "rate") -> Rate:
