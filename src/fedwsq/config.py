@@ -39,9 +39,9 @@ TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
     Standardization: STANDARDIZATIONS,
 }
 # What a bare number or truth value means where a table is expected.
-SHORTHANDS: dict[Any, Callable[[Any], dict[str, Any]]] = {
-    BitPolicy: lambda bits: {"name": "fixed", "bits": bits},
-    Standardization: lambda on: {"name": "ws" if on is True else "none"},
+SHORTHANDS: dict[Any, tuple[Any, Callable[[Any], dict[str, Any]]]] = {
+    BitPolicy: (int | float, lambda bits: {"name": "fixed", "bits": bits}),
+    Standardization: (bool, lambda on: {"name": "ws" if on else "none"}),
 }
 
 
@@ -160,8 +160,8 @@ def _build_entry(hint: Any, value: Any, where: str) -> Any:
     """An entry of one of the tables, with its own fields."""
     if isinstance(value, str):
         value = {"name": value}
-    elif isinstance(value, bool | int | float) and hint in SHORTHANDS:
-        value = SHORTHANDS[hint](value)
+    elif hint in SHORTHANDS and isinstance(value, SHORTHANDS[hint][0]):
+        value = SHORTHANDS[hint][1](value)
     settings = dict(_table(value, where))
     name = settings.pop("name", None)
     if name is None:
@@ -251,11 +251,7 @@ def _elsewhere(key: str) -> str:
 def _dump(hint: Any, value: Any) -> Any:
     """The settings that `_build` would turn back into `value`."""
     if isinstance(value, Recipe):
-        parameters = inspect.signature(value.function).parameters
-        defaults = {
-            key: p.default for key, p in parameters.items() if p.default is not p.empty and key not in value.context
-        }
-        return {"name": value.name, **defaults, **value.options}
+        return {"name": value.name, **value.options}
     if is_dataclass(value):
         hints = get_type_hints(type(value))
         settings: dict[str, Any] = {}

@@ -16,6 +16,11 @@ class Recipe:
     function: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        parameters = inspect.signature(self.function).parameters
+        defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty and n not in self.context}
+        object.__setattr__(self, "options", {**defaults, **self.options})  # spelled out, so that equal means equal
+
     def __call__(self, **context: Any) -> Any:
         """Call the function with its options and as much of the context as it takes."""
         parameters = inspect.signature(self.function).parameters

@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedwsq.codecs import BitPolicy, Codec, Fixed, Float32
+from fedwsq.codecs.base import MAX_MAGNITUDE
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Channel, Key, Rate, Shapes, Vectors
@@ -92,12 +94,15 @@ class Link:
             return None
         if not isinstance(granted, Mapping):
             self._require_rate(granted)
-            return (granted,)
+            return (as_sent(granted),)
+        if granted.keys() != coded:
+            odd = ", ".join(sorted(granted.keys() ^ coded))
+            raise ConfigError(f"bits for each tensor must name exactly the coded ones; these differ: {odd}")
         for rate in granted.values():
             self._require_rate(rate)
         rest = only_rate(self.rest)
         assert rest is not None  # __post_init__ saw to it
-        return tuple(granted.get(name, rest) for name in schema.names)
+        return tuple(as_sent(granted.get(name, rest)) for name in schema.names)
 
     def mean_bits(self, rates: tuple[Rate, ...], schema: Schema) -> float:
         """Bits a coded parameter at the granted rates."""
@@ -120,10 +125,10 @@ class Link:
             except UpdateError as error:
                 raise UpdateError(f"client {key.client}, round {key.round}, {vector} {name}: {error}") from None
             packets[vector][name] = packet._replace(codec=codec.wire_id)
-            energy += float(flat.square().sum())
+            energy += energy_of(flat)
             if codec.rates != frozenset({32}):
-                lost += float((codec.decode(packet, state, seed) - flat).square().sum())
-        return Sent(packets, lost / energy if energy else 0.0)
+                lost += energy_of(codec.decode(packet, state, seed) - flat)
+        return Sent(packets, min(lost / energy, MAX_MAGNITUDE) if energy else 0.0)
 
     def check(self, packets: Packets, vectors: tuple[str, ...], rates: tuple[Rate, ...], schema: Schema) -> None:
         """Refuse packets that this link, asked for these vectors at these rates, would not have sent."""
@@ -139,7 +144,10 @@ class Link:
             limit = codec.max_bytes(packet.numel, rate)
             if len(packet.code) > limit or (isinstance(codec.rates, frozenset) and len(packet.code) != limit):
                 raise MessageError(f"{what}: code of {len(packet.code)} bytes, {rate:g} bits make {limit}")
-            codec.check(packet)
+            try:
+                codec.check(packet)
+            except MessageError as error:
+                raise MessageError(f"{what}: {error}") from None
 
     def receive(self, packets: Packets, shared: Shared, key: Key, schema: Schema) -> Vectors:
         """Decode what the other end sent."""
@@ -185,6 +193,16 @@ def only_rate(codec: Codec) -> Rate | None:
     """The rate of a codec that has just one."""
     rates = codec.rates
     return next(iter(rates)) if isinstance(rates, frozenset) and len(rates) == 1 else None
+
+
+def as_sent(rate: Rate) -> Rate:
+    """The float32 that travels: what a client is granted and what its packets claim must compare equal."""
+    return float(np.float32(rate))
+
+
+def energy_of(flat: Tensor) -> float:
+    """The squared norm, in float64 so that no square overflows, in numpy so that threads do not change its last bits."""
+    return float(np.square(flat.numpy(), dtype=np.float64).sum())
 
 
 def _offer(rates: frozenset[int] | tuple[float, float]) -> str:

@@ -31,11 +31,12 @@ MAX_NAME_BYTES = 64
 MAX_METRICS = 64
 MAX_VECTORS = 64
 MAX_WEIGHT = 1e12
+SPARE_VALUES = 16  # side values or codec state beyond one for each element
 
 _HEADER = struct.Struct("<4sHBBQ16s16s16sQQQQddIIII")
 _ENTRY = struct.Struct("<BBfIQ")  # codec id, flags, rate, side values, code length
 _STATE = struct.Struct("<II")  # tensor index, values
-_COUNT = struct.Struct("<I")
+_COUNT = struct.Struct("<I")  # tensors of a vector
 _OWN_SCALE = 1
 CHECKSUM_BYTES = 16
 HEADER_BYTES = _HEADER.size
@@ -101,10 +102,11 @@ def encode(message: Message, schema: Schema) -> bytes:
     index = {name: i for i, name in enumerate(schema.names)}
     for vector, tensors in message.states.items():
         parts += [_name_bytes(vector), _COUNT.pack(len(tensors))]
-        for name, values in tensors.items():
+        for name in sorted(tensors, key=index.__getitem__):
+            values = tensors[name]
             parts += [_STATE.pack(index[name], values.numel()), values.numpy().astype("<f4").tobytes()]
     for vector, packets in message.packets.items():
-        parts.append(_name_bytes(vector))
+        parts += [_name_bytes(vector), _COUNT.pack(len(schema.names))]
         for name in schema.names:
             parts += _packet_bytes(packets[name])
     body = b"".join(parts)
@@ -120,7 +122,7 @@ def float32_bytes(message: Message, schema: Schema) -> int:
     """How long the message would be with every tensor in float32: what its saving is measured against."""
     metrics = sum(1 + len(name.encode()) + 8 for name in message.metrics)
     tensors = sum(ENTRY_BYTES + 4 * size for size in schema.sizes.values())
-    vectors = sum(1 + len(vector.encode()) + tensors for vector in message.packets)
+    vectors = sum(1 + len(vector.encode()) + _COUNT.size + tensors for vector in message.packets)
     return HEADER_BYTES + 4 * len(message.rates) + metrics + vectors + CHECKSUM_BYTES
 
 
@@ -142,6 +144,8 @@ def decode(data: bytes, schema: Schema | None, kind: Kind | None = None, run: by
     _require_scale("quantization error", error)
     reader = _Reader(memoryview(data)[HEADER_BYTES : len(data) - CHECKSUM_BYTES])
     rates, metrics, states, packets = _sections(reader, schema, fields[14:18])
+    if fields[2] == Kind.ORDER and not rates:
+        raise MessageError("0 rates: an order has one, or one for each tensor")
     if reader.left:
         raise MessageError(f"{reader.left} trailing bytes after the last tensor")
     return Message(
@@ -178,7 +182,7 @@ def _sections(
     """The four variable parts, in the order they are written."""
     rates, metrics, states, vectors = counts
     if schema is not None and rates not in (0, 1, len(schema.names)):
-        raise MessageError(f"{rates} rates: an order has none, one, or one for each of {len(schema.names)} tensors")
+        raise MessageError(f"{rates} rates: a message has none, one, or one for each of {len(schema.names)} tensors")
     if metrics > MAX_METRICS:
         raise MessageError(f"{metrics} metrics, at most {MAX_METRICS} are allowed")
     if max(states, vectors) > MAX_VECTORS:
@@ -214,7 +218,7 @@ def _read_states(reader: "_Reader", schema: Schema | None, vector: str) -> dict[
         if index <= last or (schema is not None and index >= len(schema.names)):
             raise MessageError(f"codec state of {vector!r} names tensor {index} after tensor {last}")
         name = schema.names[index] if schema is not None else f"#{index}"
-        limit = max(1, schema.sizes[name]) if schema is not None else reader.left // 4
+        limit = schema.sizes[name] + SPARE_VALUES if schema is not None else reader.left // 4
         if values > limit:
             raise MessageError(f"codec state of {vector!r} {name}: {values} values, at most {limit} are allowed")
         numbers = reader.floats(values, f"codec state of {vector!r} {name}")
@@ -226,13 +230,13 @@ def _read_states(reader: "_Reader", schema: Schema | None, vector: str) -> dict[
 
 
 def _read_packets(reader: "_Reader", schema: Schema | None, vector: str) -> dict[str, Packet]:
-    """One packet for each tensor of the schema, in its order; without one, as many as are left."""
-    if schema is not None:
-        return {name: _read_packet(reader, vector, name, size) for name, size in schema.sizes.items()}
-    found: dict[str, Packet] = {}
-    while reader.left:
-        found[f"#{len(found)}"] = _read_packet(reader, vector, f"#{len(found)}", None)
-    return found
+    """One packet for each tensor of the schema, in its order."""
+    (count,) = reader.unpack(_COUNT, f"tensors of {vector!r}")
+    if schema is None:
+        return {f"#{i}": _read_packet(reader, vector, f"#{i}", None) for i in range(count)}
+    if count != len(schema.names):
+        raise MessageError(f"vector {vector!r} has {count} tensors, the schema has {len(schema.names)}")
+    return {name: _read_packet(reader, vector, name, size) for name, size in schema.sizes.items()}
 
 
 def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None) -> Packet:
@@ -241,7 +245,7 @@ def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None) ->
     if flags & ~_OWN_SCALE:
         raise MessageError(f"{what}: unknown flags {flags:#04x}")
     _require_rate(rate, what)
-    if size is not None and sides > size + 1:
+    if size is not None and sides > size + SPARE_VALUES:
         raise MessageError(f"{what}: {sides} side values for {size} elements")
     # The codec's own bound is tighter; this one holds for all, so that no length can exceed what the schema allows.
     if size is not None and length > 8 * size + 64:
@@ -286,8 +290,8 @@ class _Reader:
 
     def metric(self, name: str) -> float:
         (value,) = struct.unpack("<d", self.take(8, f"metric {name!r}"))
-        if not math.isfinite(value):
-            raise MessageError(f"metric {name!r} is {value}, must be finite")
+        if not abs(value) <= MAX_MAGNITUDE:  # NaN fails too
+            raise MessageError(f"metric {name!r} is {value}, must be finite and at most {MAX_MAGNITUDE:g} in size")
         return float(value)
 
 

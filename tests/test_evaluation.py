@@ -1,0 +1,45 @@
+import pytest
+import torch
+from torch import nn
+
+from fedwsq.evaluation import Scores, moving_average, score, total, worst_decile
+
+
+def test_scores_by_hand():
+    # Identity logits: class 0 right twice of two, class 1 once of two, class 2 has no examples.
+    logits = torch.tensor([[2.0, 0, 0], [2.0, 0, 0], [0, 2.0, 0], [2.0, 0, 0]])
+    scores = score(nn.Identity(), logits, torch.tensor([0, 0, 1, 1]), 3)
+    assert scores.correct.tolist() == [2, 1, 0]
+    assert scores.count.tolist() == [2, 2, 0]
+    assert scores.accuracy == 0.75
+    assert scores.per_class == [1.0, 0.5, 0.0]
+    # -log softmax: three right with log(1 + 2 e^-2), one wrong with 2 more.
+    right = torch.log(1 + 2 * torch.exp(torch.tensor(-2.0)))
+    assert scores.loss == pytest.approx(float((4 * right + 2) / 4))
+
+
+def test_pieces_add_up():
+    x, y = torch.randn(17, 4), torch.randint(0, 4, (17,))
+    whole = score(nn.Identity(), x, y, 4)
+    parts = total([score(nn.Identity(), x[i : i + 5], y[i : i + 5], 4) for i in range(0, 17, 5)])
+    assert torch.equal(whole.correct, parts.correct)
+    assert whole.loss == pytest.approx(parts.loss)
+
+
+def test_a_client_is_scored_on_its_own_mix():
+    # 3/4 of class 0 (accuracy 1) and 1/4 of class 1 (accuracy .5): .875; only class 1: .5.
+    scores = Scores(torch.tensor([4, 2]), torch.tensor([4, 4]), 0.0)
+    assert scores.per_client(torch.tensor([[3, 1], [0, 8]])).tolist() == [0.875, 0.5]
+
+
+@pytest.mark.parametrize(("clients", "expected"), [(1, 0.0), (10, 0.0), (20, 0.5), (25, 0.5)])
+def test_worst_decile(clients, expected):
+    assert worst_decile(torch.arange(clients).flip(0).float()) == expected
+
+
+def test_the_moving_average_is_seeded_with_the_first_value():
+    values, ema = [], None
+    for accuracy in (10.0, 20.0, 30.0, 40.0):
+        ema = moving_average(ema, accuracy)
+        values.append(ema)
+    assert values == pytest.approx([10, 11, 12.9, 15.61])
