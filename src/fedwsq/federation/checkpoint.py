@@ -46,8 +46,8 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         "accepted": snapshot.accepted,
         "accuracy_ema": snapshot.accuracy_ema,
         "tensors": list(tensors),  # safetensors sorts by name; sums over a model's tensors depend on their order
-        "digest": _digest(tensors),
     }
+    plain["digest"] = _digest(plain, tensors)
     if (folder / LAST).exists():
         os.replace(folder / LAST, folder / PREVIOUS)
     save_tensors(folder / LAST, tensors, {"fedwsq": json.dumps(plain)})
@@ -77,7 +77,7 @@ def _load(path: Path) -> Snapshot:
         raise RunError(f"{path} is damaged ({error})") from None
     if plain.get("format") != FORMAT:
         raise RunError(f"{path} has format {plain.get('format')}, this build reads {FORMAT}")
-    if _digest(tensors) != plain["digest"]:
+    if plain.pop("digest", None) != _digest(plain, tensors):
         raise RunError(f"{path} is damaged (its contents do not match their digest)")
     return Snapshot(
         bytes.fromhex(plain["run"]),
@@ -108,8 +108,9 @@ def _nest(part: str, tensors: Params) -> dict[str, Params]:
     return found
 
 
-def _digest(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+def _digest(plain: dict[str, Any], tensors: dict[str, Tensor]) -> str:
+    """A hash of all that a checkpoint says: the round and the run count as much as the weights."""
+    digest = hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16)
     for name in sorted(tensors):
         digest.update(name.encode())
         digest.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())

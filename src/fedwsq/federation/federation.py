@@ -1,5 +1,6 @@
 """A round of federated learning, as in the paper's Algorithm 1: sample, broadcast, dispatch, fold, update, evaluate."""
 
+import math
 import random
 import secrets
 import statistics
@@ -162,9 +163,11 @@ class Federation:
             answers = self.backend.dispatch(body.data, [each.order for each in asked.values()])
             for done, answer in enumerate(answers, 1):
                 client = answer.key.client
-                if isinstance(answer, Failure):
+                if client not in turn or client in spool:
+                    pass  # nobody asked, or it has answered already
+                elif isinstance(answer, Failure):
                     gathered.failures[client] = answer.reason
-                elif client in turn and client not in spool:
+                else:
                     spool.put(client, answer.payload)
                 while turn and (turn[0] in spool or turn[0] in gathered.failures):
                     self._fold(gathered, before, asked[turn[0]], spool, turn.popleft())
@@ -254,7 +257,8 @@ class Federation:
         if scores is None:
             return {}
         on = self.workload.evaluated[0]
-        fields = {f"{on}_accuracy": scores.accuracy, f"{on}_accuracy_ema": ema, f"{on}_loss": scores.loss}
+        loss = scores.loss if math.isfinite(scores.loss) else None  # JSON has no number for a model that diverged
+        fields = {f"{on}_accuracy": scores.accuracy, f"{on}_accuracy_ema": ema, f"{on}_loss": loss}
         if self.plan.eval_clients:
             clients = scores.per_client(self.workload.label_counts)
             fields |= {

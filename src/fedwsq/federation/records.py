@@ -49,6 +49,9 @@ class RoundRecord:
 
     @classmethod
     def parse(cls, line: str) -> "RoundRecord":
-        """A record from its line; keys of other versions are left out."""
-        known: dict[str, Any] = {f.name: f for f in fields(cls)}
-        return cls(**{key: value for key, value in json.loads(line).items() if key in known})
+        """A record from its line; keys of other versions are left out. A line that is no record is a ValueError."""
+        found: Any = json.loads(line)
+        if not isinstance(found, dict) or not isinstance(found.get("round"), int):
+            raise ValueError(f"not a record: {line!r}")
+        known = {f.name for f in fields(cls)}
+        return cls(**{key: value for key, value in found.items() if key in known})

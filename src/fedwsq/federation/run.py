@@ -77,14 +77,14 @@ class Run:
         chosen = resolve_device(device)
         precision = resolve_precision(plan.training.precision, chosen)
         plan = replace(plan, training=replace(plan.training, precision=precision))
-        if (folder / "config.toml").exists():
-            raise RunError(f"{folder} already holds a run; go on with it (fedwsq resume) or choose another --out")
+        _require_free(folder)
         run = cls(folder, plan, None, default_workers(workers, plan, chosen), chosen)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"cannot create {folder}: {error.strerror}") from None
         with locked(folder):
+            _require_free(folder)  # again: building takes a while, and another process may have been quicker
             write_atomically(folder / "manifest.json", json.dumps(run.manifest(), indent=2).encode())
             write_atomically(folder / "config.toml", dump_plan(plan).encode())
             yield run
@@ -218,8 +218,13 @@ class Run:
     def _rewind(self, last: int) -> list[RoundRecord]:
         """Drop rows after the checkpoint, and a last line that was cut short."""
         path = self.folder / "rounds.jsonl"
-        lines = path.read_text().splitlines(keepends=True) if path.exists() else []
-        kept = [RoundRecord.parse(line) for line in lines if line.endswith("\n")]
+        lines = path.read_text(errors="replace").splitlines(keepends=True) if path.exists() else []
+        kept: list[RoundRecord] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                kept += [RoundRecord.parse(line)] if line.endswith("\n") else []
+            except ValueError:
+                raise RunError(f"{path}, line {number}, is damaged; remove the line to go on without that row") from None
         kept = [record for record in kept if record.round <= last]
         write_atomically(path, "".join(record.line() for record in kept).encode())
         return kept
@@ -249,6 +254,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return dict(manifest)
 
 
+def _require_free(folder: Path) -> None:
+    if (folder / "config.toml").exists():
+        raise RunError(f"{folder} already holds a run; go on with it (fedwsq resume) or choose another --out")
+
+
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the directory: two processes must not write to one run. The lock ends with the process, however it ends."""
@@ -257,7 +267,11 @@ def locked(folder: Path) -> Iterator[None]:
         return
     import fcntl
 
-    with open(folder / ".lock", "a") as file:
+    try:
+        file = open(folder / ".lock", "a")  # noqa: SIM115
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

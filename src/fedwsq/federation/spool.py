@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from typing import IO
 
 MEMORY_LIMIT_BYTES = 256 * 2**20
 
@@ -13,7 +14,7 @@ class Spool:
         self._folder, self._limit, self._held = folder, limit_bytes, 0
         self._memory: dict[int, bytes] = {}
         self._disk: dict[int, tuple[int, int]] = {}  # client -> offset, length
-        self._file: tempfile._TemporaryFileWrapper[bytes] | None = None
+        self._file: IO[bytes] | None = None
 
     def __contains__(self, client: int) -> bool:
         return client in self._memory or client in self._disk
@@ -25,7 +26,7 @@ class Spool:
             self._held += len(payload)
             return
         if self._file is None:
-            self._file = tempfile.NamedTemporaryFile(dir=self._folder, prefix="spool-")  # noqa: SIM115
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115; nameless, so a kill leaves nothing behind
         self._disk[client] = (self._file.seek(0, 2), len(payload))
         self._file.write(payload)
 

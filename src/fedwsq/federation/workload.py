@@ -18,7 +18,7 @@ from fedwsq.training import Shard
 from fedwsq.training.local import snapshot
 from fedwsq.wire import Schema
 
-EVAL_BATCH = 500  # examples scored at once; fixed, so that scores do not depend on who computes them
+EVAL_BATCH = 100  # examples scored at once; fixed, so that scores do not depend on who computes them
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ def as_sent(rate: Rate) -> Rate:
 
 
 def energy_of(flat: Tensor) -> float:
-    """The squared norm, in float64 so that no square overflows, in numpy so that threads do not change its last bits."""
+    """The squared norm: float64, so that no square overflows; numpy, so that its last bits never depend on threads."""
     return float(np.square(flat.numpy(), dtype=np.float64).sum())
 
 

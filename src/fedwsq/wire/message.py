@@ -31,6 +31,7 @@ MAX_NAME_BYTES = 64
 MAX_METRICS = 64
 MAX_VECTORS = 64
 MAX_WEIGHT = 1e12
+MAX_RATE = 64
 SPARE_VALUES = 16  # side values or codec state beyond one for each element
 
 _HEADER = struct.Struct("<4sHBBQ16s16s16sQQQQddIIII")
@@ -185,8 +186,10 @@ def _sections(
         raise MessageError(f"{rates} rates: a message has none, one, or one for each of {len(schema.names)} tensors")
     if metrics > MAX_METRICS:
         raise MessageError(f"{metrics} metrics, at most {MAX_METRICS} are allowed")
-    if max(states, vectors) > MAX_VECTORS:
-        raise MessageError(f"{max(states, vectors)} vectors, at most {MAX_VECTORS} are allowed")
+    if states > MAX_VECTORS:
+        raise MessageError(f"{states} vectors of codec state, at most {MAX_VECTORS} are allowed")
+    if vectors > MAX_VECTORS:
+        raise MessageError(f"{vectors} vectors, at most {MAX_VECTORS} are allowed")
     return (
         tuple(_require_rate(rate) for rate in reader.floats(rates, "rates")),
         _named(metrics, reader, lambda name: reader.metric(name), "metric"),
@@ -313,9 +316,9 @@ def _require_scale(what: str, value: float, limit: float = MAX_MAGNITUDE) -> Non
         raise MessageError(f"{what} is {value}, must be finite, not negative and at most {limit:g}")
 
 
-def _require_rate(rate: float, what: str = "rate") -> Rate:
-    if not (math.isfinite(rate) and 0 < rate <= 64):
-        raise MessageError(f"{what}: rate is {rate}, must be above 0 and at most 64 bits")
+def _require_rate(rate: float, what: str = "rates") -> Rate:
+    if not 0 < rate <= MAX_RATE:  # NaN fails both
+        raise MessageError(f"{what}: rate is {rate}, must be above 0 and at most {MAX_RATE} bits")
     return rate
 
 

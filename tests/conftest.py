@@ -1,0 +1,38 @@
+"""Fixtures that several folders share. Helpers that are plain functions live in `harness.py`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from harness import tiny
+from hypothesis import settings
+
+from fedwsq.federation.run import Run, Summary
+
+settings.register_profile("fedwsq", deadline=None)  # two busy cores: a slow example is not a failure
+settings.load_profile("fedwsq")
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that nothing disturbed."""
+
+    folder: Path
+    summary: Summary
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The tiny run in one process, with its messages; read it or copy it, but leave it as it is."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    with Run.create(tiny(), folder, workers=1) as run:
+        return Finished(folder, run.go(keep_messages=True))
+
+
+@pytest.fixture
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory is empty, and there is no data root in the environment."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FEDWSQ_DATA", raising=False)
+    yield tmp_path

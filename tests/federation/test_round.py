@@ -1,0 +1,336 @@
+"""A round: replies in any order, late, lost, twice, damaged or from elsewhere."""
+
+import functools
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from harness import timeless, tiny
+
+from fedwsq.core.errors import RunError
+from fedwsq.core.tree import fingerprint
+from fedwsq.core.types import Key
+from fedwsq.evaluation import Scores
+from fedwsq.federation import federation as federation_module
+from fedwsq.federation.federation import Federation, sample, scale_ratio
+from fedwsq.federation.inprocess import Serial
+from fedwsq.federation.plan import Plan
+from fedwsq.federation.run import Run
+from fedwsq.federation.site import Failure, Order, Reply, Site
+from fedwsq.federation.spool import Spool
+from fedwsq.federation.workload import build_workload
+from fedwsq.wire import Kind, decode, encode
+
+CPU = torch.device("cpu")
+Answers = list[Reply | Failure]
+Weather = Callable[[int, Answers], Iterable[Reply | Failure]]  # round, what was sent -> what arrives
+
+
+class Network:
+    """A real serial backend behind a network of which the test decides what arrives."""
+
+    def __init__(self, inner: Serial, weather: Weather) -> None:
+        self.inner, self.weather = inner, weather
+
+    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
+        self.body, self.orders = body, list(orders)
+        yield from self.weather(orders[0].key.round, list(self.inner.dispatch(body, orders)))
+
+    def evaluate(self, body: bytes, starts: Sequence[int]) -> Scores:
+        return self.inner.evaluate(body, starts)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def under(weather: Weather, plan: Plan | None = None) -> Federation:
+    workload = build_workload(plan or tiny())
+    return Federation(workload, Network(Serial(Site(workload, CPU)), weather))
+
+
+def play(weather: Weather, rounds: int = 2, plan: Plan | None = None) -> tuple[str, list[dict[str, object]]]:
+    """The weights after some rounds, and the rows without timings."""
+    federation = under(weather, plan)
+    records = [federation.step() for _ in range(rounds)]
+    return fingerprint(federation.params), [timeless(vars(record)) for record in records]
+
+
+def fine(number: int, answers: Answers) -> Answers:
+    return answers
+
+
+def reframed(reply: Reply, federation: Federation, **changes: object) -> Reply:
+    """The same reply with fields changed and a valid checksum, as a liar would send it."""
+    message = decode(reply.payload, federation.schema)
+    return Reply(reply.key, encode(replace(message, **changes), federation.schema))
+
+
+# Order
+
+
+@pytest.mark.parametrize("order", ["reversed", "shuffled", "twice"])
+def test_the_order_of_replies_changes_nothing(order):
+    def weather(number: int, answers: Answers) -> Answers:
+        if order == "twice":
+            return [*reversed(answers), *answers]
+        return answers[::-1] if order == "reversed" else random.Random(number).sample(answers, len(answers))
+
+    assert play(weather) == play(fine)
+
+
+def test_replies_that_wait_on_disk_change_nothing(monkeypatch, tmp_path):
+    spilled = []
+
+    class Watched(Spool):
+        def close(self) -> None:
+            spilled.append(self._file is not None)
+            super().close()
+
+    monkeypatch.setattr(federation_module, "Spool", functools.partial(Watched, limit_bytes=20_000))
+    federation = under(lambda number, answers: answers[::-1])
+    federation.spill = tmp_path
+    for _ in range(2):
+        federation.step()
+    assert spilled == [True, True]
+    assert fingerprint(federation.params) == play(fine)[0]
+    assert list(tmp_path.iterdir()) == []
+
+
+# Loss
+
+
+def test_a_lost_reply_leaves_the_mean_over_the_others():
+    federation = under(lambda number, answers: answers[:2] + answers[3:])
+    before, shared = dict(federation.params), federation.snapshot.shared
+    clients = sample(10, 5, federation_module.derive(0, "sample", 1))
+    record = federation.step()
+    assert (record.sampled, record.replied, record.failed) == (5, 4, 1)
+    assert record.failures == {str(clients[2]): "no reply"}
+    network = federation.backend
+    assert isinstance(network, Network)
+    kept = [decode(r.payload, federation.schema) for r in Serial(Site(federation.workload, CPU)).dispatch(
+        network.body, [order for order in network.orders if order.key.client != clients[2]])]  # fmt: skip
+    examples = sum(message.weight for message in kept)
+    for name, start in before.items():
+        deltas = [
+            m.weight * federation.plan.uplink.receive(m.packets, shared, m.key, federation.schema)["delta"][name]
+            for m in kept
+        ]
+        torch.testing.assert_close(federation.params[name], start + sum(deltas) / examples, rtol=1e-6, atol=1e-7)
+    assert set(federation.snapshot.accepted) == set(clients) - {clients[2]}
+
+
+def test_a_failure_and_a_lost_reply_give_the_same_weights():
+    def fails(number: int, answers: Answers) -> Answers:
+        return [Failure(answers[0].key, "battery"), *answers[1:]]
+
+    failed, rows = play(fails)
+    assert failed == play(lambda number, answers: answers[1:])[0]
+    assert failed != play(fine)[0]
+    assert list(rows[0]["failures"].values()) == ["battery"]
+
+
+def test_no_replies_leave_everything_but_the_round_as_it_was():
+    federation = under(lambda number, answers: ())
+    before = federation.snapshot
+    record = federation.step()
+    after = federation.snapshot
+    assert (record.replied, record.failed, record.uplink_bytes) == (0, 5, 0)
+    assert record.train_loss is None
+    assert record.bits is None
+    assert set(record.failures.values()) == {"no reply"}
+    assert record.test_accuracy is not None
+    assert after == replace(before, round=1, accuracy_ema=record.test_accuracy)
+
+
+def test_three_empty_rounds_in_a_row_end_the_run_with_the_reason(tmp_path):
+    plan = tiny(rounds=9, **{"model.name": "user_code:failing_cnn"})
+    with Run.create(plan, tmp_path / "run", workers=1) as run, pytest.raises(RunError) as caught:
+        run.go()
+    assert "3 rounds in a row without a reply" in str(caught.value)
+    assert "RuntimeError: shapes do not fit" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert [(row.round, row.replied) for row in run.records] == [(1, 0), (2, 0), (3, 0)]
+
+
+def test_two_empty_rounds_are_survived():
+    def weather(number: int, answers: Answers) -> Answers:
+        return [] if number in (1, 2, 4) else answers
+
+    _, rows = play(weather, rounds=5)
+    assert [row["replied"] for row in rows] == [0, 0, 5, 0, 5]
+
+
+# Damage and lies
+
+
+def test_a_damaged_reply_never_reaches_the_model():
+    def weather(number: int, answers: Answers) -> Answers:
+        payload = bytearray(answers[1].payload)
+        payload[len(payload) // 2] ^= 1
+        return [answers[0], Reply(answers[1].key, bytes(payload)), *answers[2:]]
+
+    weights, rows = play(weather)
+    assert weights == play(lambda number, answers: [answers[0], *answers[2:]])[0]
+    assert all(row["failed"] == 1 for row in rows)
+    assert [list(row["failures"].values()) for row in rows] == [
+        ["MessageError: bad checksum: the message was damaged on its way"]
+    ] * 2
+
+
+def test_a_reply_sent_again_in_a_later_round_is_refused():
+    held: dict[int, Reply] = {}
+
+    def weather(number: int, answers: Answers) -> Answers:
+        replayed = [held.get(a.key.client, a) for a in answers]
+        held.update({a.key.client: Reply(a.key._replace(round=number + 1), a.payload) for a in answers})
+        return replayed
+
+    plan = tiny(clients_per_round=10)
+    weights, (first, second) = play(weather, plan=plan)
+    assert (first["replied"], second["replied"]) == (10, 0)
+    assert all("reply to another order" in why for why in second["failures"].values())
+    assert weights == play(lambda number, answers: answers if number == 1 else [], plan=plan)[0]
+
+
+def test_a_reply_to_an_earlier_attempt_at_the_round_is_refused():
+    """After a kill the round is run again, with the same key; only the nonce tells the attempts apart."""
+    first = under(fine)
+    answers: Answers = []
+    first.backend.weather = lambda number, sent: answers.extend(sent) or sent
+    start = first.snapshot
+    first.step()
+    again = under(lambda number, sent: [answers[0], *sent[1:]])
+    again.snapshot = start
+    record = again.step()
+    assert [int(client) for client in record.failures] == [answers[0].key.client]
+    assert "reply to another order" in next(iter(record.failures.values()))
+
+
+def test_the_reply_of_another_client_is_refused():
+    def weather(number: int, answers: Answers) -> Answers:
+        return [answers[0], Reply(answers[1].key, answers[0].payload), *answers[2:]]
+
+    weights, (row, *_) = play(weather, rounds=1)
+    assert weights == play(lambda number, answers: [answers[0], *answers[2:]], rounds=1)[0]
+    assert row["failed"] == 1
+    assert "reply to another order" in next(iter(row["failures"].values()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"run": bytes(16)}, "not of this run"),
+        ({"nonce": bytes(16)}, "reply to another order"),
+        ({"key": Key(0, 1, 12345)}, "reply to another order"),
+        ({"kind": Kind.BROADCAST}, "kind broadcast, expected reply"),
+        ({"weight": float("inf")}, "aggregation weight"),
+        ({"weight": -1.0}, "aggregation weight"),
+        ({"packets": {}}, "message carries []"),
+    ],
+)
+def test_a_lie_with_a_valid_checksum_is_refused(changes, why):
+    federation = under(fine)
+    federation.backend.weather = lambda number, answers: [reframed(answers[0], federation, **changes), *answers[1:]]
+    record = federation.step()
+    assert (record.replied, record.failed) == (4, 1)
+    assert why in next(iter(record.failures.values()))
+    assert fingerprint(federation.params) == play(lambda number, answers: answers[1:], rounds=1)[0]
+
+
+def test_a_code_at_more_bits_than_granted_is_refused():
+    federation = under(fine)
+    uplink = federation.plan.uplink
+
+    def weather(number: int, answers: Answers) -> Answers:
+        message = decode(answers[0].payload, federation.schema)
+        vectors = uplink.receive(message.packets, federation.snapshot.shared, message.key, federation.schema)
+        finer = uplink.send(vectors, federation.snapshot.shared, message.key, (2.0,), federation.schema)
+        return [reframed(answers[0], federation, packets=finer.packets), *answers[1:]]
+
+    federation.backend.weather = weather
+    record = federation.step()
+    assert "rate 2, the order was for 4" in next(iter(record.failures.values()))
+    assert fingerprint(federation.params) == play(lambda number, answers: answers[1:], rounds=1)[0]
+
+
+def test_answers_that_nobody_asked_for_are_passed_over():
+    stranger = Key(0, 1, 77)
+
+    def weather(number: int, answers: Answers) -> Answers:
+        late = Failure(answers[0].key, "after its reply")
+        return [Failure(stranger, "who?"), Reply(stranger, b"junk"), *answers, late, answers[1]]
+
+    weights, rows = play(weather)
+    assert (weights, rows) == play(fine)
+    assert rows[0]["failures"] == {}
+
+
+# Determinism and records
+
+
+def test_a_round_interrupted_half_way_leaves_no_trace():
+    federation = under(fine)
+
+    def interrupt(done: int, asked: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    before = federation.snapshot
+    with pytest.raises(KeyboardInterrupt):
+        federation.step(interrupt)
+    assert federation.snapshot is before
+    federation.step()
+    federation.step()
+    assert fingerprint(federation.params) == play(fine)[0]
+
+
+def test_progress_counts_every_client():
+    seen = []
+    under(lambda number, answers: answers[::-1]).step(lambda done, asked: seen.append((done, asked)))
+    assert seen == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
+
+
+def test_sampling_is_without_replacement_and_covers_everyone():
+    drawn = [sample(10, 4, seed) for seed in range(200)]
+    assert all(len(set(clients)) == 4 and clients == sorted(clients) for clients in drawn)
+    counts = [sum(client in clients for clients in drawn) for client in range(10)]
+    assert min(counts) > 50  # 80 expected, standard deviation 7
+    assert sample(3, 3, 0) == [0, 1, 2]
+    assert len(sample(10**12, 2, 0)) == 2  # a population that would not fit in memory
+
+
+def test_aggregation_weighs_by_examples_or_all_alike():
+    """Shards of 1, 2 and 3 examples: the two means differ, and each is the one its name says."""
+    plan = {"data.partition": "test_round:uneven", "data.clients": 3, "clients_per_round": 3}
+    for aggregation, shares in (("examples", (1, 2, 3)), ("uniform", (1, 1, 1))):
+        federation = under(fine, tiny(aggregation=aggregation, **plan))
+        kept: Answers = []
+        federation.backend.weather = lambda number, sent, kept=kept: kept.extend(sent) or sent
+        before, shared = dict(federation.params), federation.snapshot.shared
+        federation.step()
+        messages = [decode(reply.payload, federation.schema) for reply in kept]
+        assert [message.weight for message in messages] == [1.0, 2.0, 3.0]
+        deltas = [
+            federation.plan.uplink.receive(m.packets, shared, m.key, federation.schema)["delta"] for m in messages
+        ]
+        for name, start in before.items():
+            mean = sum(share * delta[name] for share, delta in zip(shares, deltas, strict=True)) / sum(shares)
+            torch.testing.assert_close(federation.params[name], start + mean, rtol=1e-6, atol=1e-7)
+
+
+def uneven(labels, clients, seed):
+    from fedwsq.data import Split
+
+    return Split(torch.arange(6), torch.tensor([0, 1, 3, 6]))
+
+
+def test_scale_ratio_by_hand():
+    shared = {"delta": {"a": torch.tensor([2.0]), "b": torch.tensor([1.0]), "c": torch.tensor([4.0])}}
+    sides = {"delta": {"a": [(1.0,), (3.0,), (0.0,)], "b": [(3.0,)], "c": [(2.0,), (2.0,)]}}
+    # a: mean(1, 3) / 2 = 1, the zero is left out; b: 3 / 1; c: 2 / 4. The median of 1, 3, 0.5 is 1.
+    assert scale_ratio(shared, sides) == 1.0
+    assert scale_ratio(shared, {}) is None
+    assert scale_ratio({}, sides) is None

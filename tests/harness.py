@@ -1,0 +1,66 @@
+"""What the tests of runs share: a plan that takes a second, real `fedwsq` processes, and patience."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from fedwsq.config import load_plan
+from fedwsq.federation.plan import Plan
+
+TESTS = Path(__file__).parent
+TINY = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 2}
+TINY_WORDS = [f"{key}={value}" for key, value in TINY.items()]
+
+
+def tiny(**overrides: Any) -> Plan:
+    """The quick start with hardly any work in it: `tiny(rounds=2, **{"data.clients": 4})`."""
+    return load_plan("quickstart", TINY | overrides)
+
+
+def start(*words: str | Path, cwd: Path, pause: float = 0.0, **options: Any) -> subprocess.Popen[str]:
+    """A real `fedwsq` process, with `user_code` in reach and its steps slowed down by `pause`."""
+    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    return subprocess.Popen(
+        [sys.executable, "-m", "fedwsq.cli", *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, "TEST_PAUSE_SECONDS": str(pause)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def rows(folder: Path) -> list[dict[str, Any]]:
+    """The complete lines of rounds.jsonl."""
+    path = folder / "rounds.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    """Wait for something that another process does."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
+        time.sleep(0.01)
+
+
+def gone(process: psutil.Process) -> bool:
+    """Ended; a zombie that nobody has collected counts."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def timeless(row: dict[str, Any]) -> dict[str, Any]:
+    """A row without what differs between two equal runs: how long things took."""
+    return {key: value for key, value in row.items() if not key.endswith("seconds")}

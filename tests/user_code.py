@@ -1,0 +1,40 @@
+"""Code outside the package, as a user would bring it: `model.name=user_code:paused_cnn` and the like."""
+
+import os
+import time
+
+import torch
+from torch import Tensor, nn
+
+from fedwsq.data import Split
+from fedwsq.models import cnn
+
+
+def paused_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
+    """The network of the quick start, bit for bit; $TEST_PAUSE_SECONDS go by before each training step."""
+    model = cnn(classes, channels)
+    model.register_forward_pre_hook(_pause)
+    return model
+
+
+def _pause(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    if module.training:
+        time.sleep(float(os.environ.get("TEST_PAUSE_SECONDS", "0")))
+
+
+def failing_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
+    """A network that cannot be trained."""
+    model = cnn(classes, channels)
+    model.register_forward_pre_hook(_fail)
+    return model
+
+
+def _fail(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    if module.training:
+        raise RuntimeError("shapes do not fit\nand a second line")
+
+
+def first_is_empty(labels: Tensor, clients: int, seed: int) -> Split:
+    """Client 0 holds nothing; the others share all examples."""
+    ends = torch.linspace(0, len(labels), clients).long()
+    return Split(torch.arange(len(labels)), torch.cat([torch.zeros(1, dtype=torch.int64), ends]))
