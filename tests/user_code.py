@@ -34,6 +34,11 @@ def _fail(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         raise RuntimeError("shapes do not fit\nand a second line")
 
 
+def not_a_model() -> str:
+    """A mistake."""
+    return "a model"
+
+
 def first_is_empty(labels: Tensor, clients: int, seed: int) -> Split:
     """Client 0 holds nothing; the others share all examples."""
     ends = torch.linspace(0, len(labels), clients).long()

@@ -21,13 +21,14 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tomli_w
 
-from fedwsq.algorithms import ALGORITHMS, Algorithm
+from fedwsq.algorithms import ALGORITHMS, SERVER_OPTIMIZERS, Algorithm, ServerOptimizer
 from fedwsq.codecs import BITS, CODECS, BitPolicy, Codec
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.federation.plan import BuildModel, LoadData, Plan, SplitData
 from fedwsq.models import MODELS, STANDARDIZATIONS, Standardization
+from fedwsq.training import CRITERIA, OPTIMIZERS, Criterion, Optimizer
 
 TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
     Algorithm: ALGORITHMS,
@@ -36,6 +37,9 @@ TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
     Codec: CODECS,
     LoadData: DATASETS,
     SplitData: PARTITIONS,
+    Criterion: CRITERIA,
+    Optimizer: OPTIMIZERS,
+    ServerOptimizer: SERVER_OPTIMIZERS,
     Standardization: STANDARDIZATIONS,
 }
 # What a bare number or truth value means where a table is expected.

@@ -149,7 +149,7 @@ def test_code_outside_the_package_joins_by_module_and_name(tmp_path, monkeypatch
     plan = make_plan({}, ["algorithm=my_lab:FedX", "algorithm.mu=0.25", "data.partition=my_lab:split"])
     assert plan.algorithm.mu == 0.25
     settings = tomllib.loads(dump_plan(plan))
-    assert settings["algorithm"] == {"name": "my_lab:FedX", "mu": 0.25}
+    assert settings["algorithm"] == {"name": "my_lab:FedX", "mu": 0.25, "server": {"name": "plain", "lr": 1.0}}
     assert settings["data"]["partition"] == {"name": "my_lab:split", "skew": 1.0}
     assert make_plan(settings) == plan
 

@@ -182,7 +182,7 @@ def test_the_update_is_weighted_by_examples():
     trained = task.train(start)
     update = task.update(trained, delta=trained.params)
     assert update.weight == 30
-    assert update.metrics == {"loss": trained.loss, "steps": 6.0}
+    assert update.metrics == {"loss": trained.loss, "steps": 6.0, "lr_sum": trained.lr_sum}
 
 
 @pytest.mark.parametrize(

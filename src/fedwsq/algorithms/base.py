@@ -2,6 +2,8 @@
 
 from typing import Protocol
 
+from torch import nn
+
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
 from fedwsq.training import LocalTask
 
@@ -12,6 +14,10 @@ class Algorithm(Protocol):
     @property
     def sends(self) -> tuple[str, ...]:
         """Names of the vectors that go up."""
+        ...
+
+    def check(self, model: nn.Module) -> None:
+        """Raise `ConfigError` when the model lacks what the method needs; asked before the first round."""
         ...
 
     def init_server(self, params: Params) -> State:

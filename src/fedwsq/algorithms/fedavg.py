@@ -2,23 +2,34 @@
 
 from dataclasses import dataclass
 
-from fedwsq.core.tree import add, sub
+from torch import nn
+
+from fedwsq.algorithms.server_opt import Plain, ServerOptimizer
+from fedwsq.core.tree import sub
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
 from fedwsq.training import LocalTask
 
 
 @dataclass(frozen=True)
 class FedAvg:
-    """Clients train from the received model; the server adds the weighted mean of their updates."""
+    """Clients train from the received model; the server moves by the mean of their updates.
+
+    With `server = momentum` it is FedAvgM, with `server = adam` FedADAM.
+    """
+
+    server: ServerOptimizer = Plain()
 
     @property
     def sends(self) -> tuple[str, ...]:
         """Only the update itself."""
         return ("delta",)
 
+    def check(self, model: nn.Module) -> None:
+        """Any model will do."""
+
     def init_server(self, params: Params) -> State:
-        """The model and nothing else."""
-        return {"params": params}
+        """The model, and what the server's optimizer remembers."""
+        return {"params": params, **self.server.init(params)}
 
     def init_client(self, params: Params) -> State:
         """Clients keep nothing between rounds."""
@@ -34,5 +45,5 @@ class FedAvg:
         return task.update(trained, delta=sub(trained.params, received["params"])), client
 
     def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
-        """w <- w + mean delta."""
-        return {**server, "params": add(server["params"], mean.vectors["delta"])}
+        """Hand the mean delta to the server's optimizer."""
+        return self.server.step(server, mean.vectors["delta"])

@@ -41,7 +41,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def main(args: argparse.Namespace) -> int:
     """Print the tables."""
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)
     for kind, entries in KINDS.items():
         if args.kind in (None, kind):
             rows = [(name, _settings(entry), _first_line(entry.__doc__)) for name, entry in entries.items()]

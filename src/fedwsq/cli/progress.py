@@ -3,6 +3,7 @@
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from shlex import quote
 from types import FrameType
 
 from rich.console import Console
@@ -16,9 +17,10 @@ from fedwsq.report.tensorboard import TensorBoard
 
 def follow(run: Run, tensorboard: bool, keep_messages: bool) -> int:
     """Go on with a run to its end, or until Ctrl-C, and say what came of it. Returns the exit code."""
-    console = Console(highlight=False, soft_wrap=True)
+    # Paths and reasons are printed as they are: what looks like markup in them is none.
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     for warning in run.warnings:
-        console.print(f"[yellow]warning:[/] {warning}")
+        console.print(f"warning: {warning}", style="yellow")
     listeners: list[Callable[[RoundRecord], None]] = []
     board = TensorBoard(run.folder / "tensorboard") if tensorboard else None
     if board is not None:
@@ -28,7 +30,9 @@ def follow(run: Run, tensorboard: bool, keep_messages: bool) -> int:
             summary = run.go(listeners, on_client, keep_messages)
     except KeyboardInterrupt:
         rounds = run.summary().rounds
-        console.print(f"stopped; {rounds} complete rounds are saved. Go on with: fedwsq resume {run.folder}")
+        console.print(
+            f"stopped; {rounds} complete rounds are saved. Go on with: fedwsq resume {quote(str(run.folder))}"
+        )
         return 130
     finally:
         if board is not None:

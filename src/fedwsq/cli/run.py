@@ -6,6 +6,7 @@ from pathlib import Path
 from fedwsq.cli.progress import follow
 from fedwsq.config import load_plan
 from fedwsq.federation.run import Run
+from fedwsq.report.tensorboard import summary_writer
 
 EXAMPLES = """\
 CONFIG is a TOML file or the name of a shipped one (fedwsq ls configs); without it, quickstart.
@@ -51,6 +52,8 @@ def main(args: argparse.Namespace) -> int:
     words: list[str] = args.words
     config = words.pop(0) if words and "=" not in words[0] else "quickstart"
     plan = load_plan(config, words)
+    if args.tensorboard:
+        summary_writer()  # is it there? Asked before a directory is made
     folder = args.out or free_folder(Path(config).stem)
     with Run.create(plan, folder, args.workers, args.device or "auto") as run:
         return follow(run, args.tensorboard, args.keep_messages)

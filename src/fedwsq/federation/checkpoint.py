@@ -43,7 +43,7 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         "format": FORMAT,
         "run": snapshot.run.hex(),
         "round": snapshot.round,
-        "accepted": snapshot.accepted,
+        "accepted": {str(client): number for client, number in snapshot.accepted.items()},
         "accuracy_ema": snapshot.accuracy_ema,
         "tensors": list(tensors),  # safetensors sorts by name; sums over a model's tensors depend on their order
     }

@@ -65,7 +65,7 @@ class Serial:
 class Pool:
     """Worker processes, each with one order at a time; one that dies is replaced and its client has failed."""
 
-    MAX_DEATHS = 3  # in a row, without a single answer in between: then something is wrong with every worker
+    MAX_DEATHS = 3  # in a row, of workers that never answered: then something is wrong with every worker
 
     def __init__(self, plan_toml: str, workers: int, device: torch.device) -> None:
         self._setup = json.dumps({"plan": plan_toml, "device": str(device)}).encode()
@@ -113,13 +113,14 @@ class Pool:
                     if answer is None:
                         self._replace(slot)
                     else:
-                        self._deaths = 0
+                        self._workers[slot].answered, self._deaths = True, 0
                     self._hand_out(slot, body, waiting, running)
                     yield index, answer
         finally:
-            for _, slot in running.values():  # abandoned half-way: their answers must not reach the next round
-                self._workers[slot].stop()
-                self._workers[slot] = _Worker(self._setup)
+            if self._workers:  # else closed before this round was over
+                for _, slot in running.values():  # abandoned half-way: their answers must not reach the next round
+                    self._workers[slot].stop()
+                    self._workers[slot] = _Worker(self._setup)
 
     def _hand_out(
         self,
@@ -138,7 +139,7 @@ class Pool:
 
     def _replace(self, slot: int) -> None:
         why = self._workers[slot].stop()
-        self._deaths += 1
+        self._deaths += not self._workers[slot].answered
         if self._deaths >= self.MAX_DEATHS:
             raise RunError(f"{self._deaths} worker processes died in a row ({why}); try fewer with --workers 1")
         self._workers[slot] = _Worker(self._setup)
@@ -180,12 +181,15 @@ class _Worker:
         paths = [path or os.getcwd() for path in sys.path]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "fedwsq.federation.worker", str(theirs.fileno())],
+            # -P: our own sys.path, without the working directory in front of it.
+            [sys.executable, "-P", "-m", "fedwsq.federation.worker", str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env={**os.environ, **threads, "PYTHONPATH": os.pathsep.join(paths)},
+            process_group=0,  # Ctrl-C is for the parent alone
         )
         theirs.close()
+        self.answered = False
         self._body: bytes | None = None
         self.pipe.send_bytes(setup)
 
@@ -221,7 +225,12 @@ def attempt(site: Site, body: bytes, order: Order) -> Reply | Failure:
     try:
         return site.serve(body, order)
     except Exception as error:
-        return Failure(order.key, f"{type(error).__name__}: {error}")
+        return Failure(order.key, reason(error))
+
+
+def reason(error: Exception) -> str:
+    """An error in one line: rows and the lines of a run have room for no more."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 @contextlib.contextmanager

@@ -131,6 +131,7 @@ class Run:
                     self._commit(federation, replace(federation.step(progress), config=self.digest), rows)
                     for listen in listeners:
                         listen(self.records[-1])
+                    self._require_replies()
         finally:
             self._save()
             backend.close()
@@ -194,9 +195,11 @@ class Run:
             self._export("best.safetensors", self._committed)
         if record.round % self.plan.checkpoint_every == 0:
             self._save()
-        empty = [row for row in self.records[-MAX_EMPTY_ROUNDS:] if not row.replied]
-        if len(empty) == MAX_EMPTY_ROUNDS:
-            reason = next(iter(record.failures.values()), "no client was asked")
+
+    def _require_replies(self) -> None:
+        recent = self.records[-MAX_EMPTY_ROUNDS:]
+        if len(recent) == MAX_EMPTY_ROUNDS and not any(row.replied for row in recent):
+            reason = next(iter(recent[-1].failures.values()), "no client was asked")
             raise RunError(f"{MAX_EMPTY_ROUNDS} rounds in a row without a reply; the last reason was: {reason}")
 
     def _reached(self) -> bool:
@@ -224,7 +227,9 @@ class Run:
             try:
                 kept += [RoundRecord.parse(line)] if line.endswith("\n") else []
             except ValueError:
-                raise RunError(f"{path}, line {number}, is damaged; remove the line to go on without that row") from None
+                raise RunError(
+                    f"{path}, line {number}, is damaged; remove the line to go on without that row"
+                ) from None
         kept = [record for record in kept if record.round <= last]
         write_atomically(path, "".join(record.line() for record in kept).encode())
         return kept

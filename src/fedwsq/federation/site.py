@@ -103,4 +103,4 @@ class Site:
         if not len(shard.y):
             raise UpdateError(f"client {key.client} has no examples")
         rates = learning_rates(plan.training, key.round, plan.rounds)
-        return LocalTask(self.model, shard, key, plan.training, rates, self.device)
+        return LocalTask(self.model, shard, key, plan.training, rates, self.workload.dataset.classes, self.device)

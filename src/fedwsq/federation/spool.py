@@ -26,7 +26,8 @@ class Spool:
             self._held += len(payload)
             return
         if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115; nameless, so a kill leaves nothing behind
+            # Nameless, so that a kill leaves nothing behind.
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
         self._disk[client] = (self._file.seek(0, 2), len(payload))
         self._file.write(payload)
 

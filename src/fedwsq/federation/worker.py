@@ -1,8 +1,8 @@
-"""The other end of `inprocess.Pool`: `python -m fedwsq.federation.worker FD` serves orders until its pipe closes."""
+"""The other end of `inprocess.Pool`: `python -m fedwsq.federation.worker FD PARENT` serves until its pipe closes."""
 
+import contextlib
 import json
 import os
-import signal
 import sys
 import threading
 import time
@@ -13,29 +13,26 @@ import torch
 
 from fedwsq.config import make_plan
 from fedwsq.core.types import Key
-from fedwsq.federation.inprocess import attempt, write_scores
+from fedwsq.federation.inprocess import attempt, reason, write_scores
 from fedwsq.federation.site import Failure, Order, Site
 from fedwsq.federation.workload import build_workload
 
 
-def main(fd: int) -> None:
+def main(fd: int, parent: int) -> None:
     """Set up once, then answer frames."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     pipe = Connection(fd)
-    setup = json.loads(pipe.recv_bytes())
-    site = Site(build_workload(make_plan(tomllib.loads(setup["plan"]))), torch.device(setup["device"]))
-    body = b""
-    while True:
-        try:
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone, or has no use for us any more
+        setup = json.loads(pipe.recv_bytes())
+        site = Site(build_workload(make_plan(tomllib.loads(setup["plan"]))), torch.device(setup["device"]))
+        body = b""
+        while True:
             frame = pipe.recv_bytes()
-        except EOFError:
-            return
-        if frame[:1] == b"B":
-            body = frame[1:]
-        else:
-            pipe.send_bytes(_answer(site, body, frame[:1], frame[1:]))
+            if frame[:1] == b"B":
+                body = frame[1:]
+            else:
+                pipe.send_bytes(_answer(site, body, frame[:1], frame[1:]))
 
 
 def _answer(site: Site, body: bytes, tag: bytes, task: bytes) -> bytes:
@@ -43,7 +40,7 @@ def _answer(site: Site, body: bytes, tag: bytes, task: bytes) -> bytes:
         try:
             return b"S" + write_scores(site.evaluate(body, int(task)))
         except Exception as error:
-            return b"F" + f"{type(error).__name__}: {error}".encode()
+            return b"F" + reason(error).encode()
     answer = attempt(site, body, Order(Key(0, 0, 0), task))
     return b"F" + answer.reason.encode() if isinstance(answer, Failure) else b"R" + answer.payload
 
@@ -56,4 +53,4 @@ def _end_with_parent(parent: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), int(sys.argv[2]))

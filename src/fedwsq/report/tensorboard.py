@@ -2,20 +2,26 @@
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.federation.records import RoundRecord
+
+
+def summary_writer() -> Any:
+    """TensorBoard's writer class, or an error that says how to get it."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise ConfigError("--tensorboard needs an extra: pip install 'fedwsq[tensorboard]'") from None
+    return SummaryWriter
 
 
 class TensorBoard:
     """Writes every number of every record under its own name."""
 
     def __init__(self, folder: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise ConfigError("--tensorboard needs an extra: pip install 'fedwsq[tensorboard]'") from None
-        self._writer = SummaryWriter(str(folder))
+        self._writer = summary_writer()(str(folder))
 
     def add(self, record: RoundRecord) -> None:
         """One round."""

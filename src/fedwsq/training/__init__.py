@@ -1,6 +1,20 @@
 """Local training: the only training loop in the package."""
 
 from fedwsq.training.local import LocalTask, Shard, Trained, Training, learning_rates
-from fedwsq.training.losses import Loss, cross_entropy
+from fedwsq.training.losses import CRITERIA, Criterion, Loss
+from fedwsq.training.optimizers import OPTIMIZERS, AdamW, Optimizer, Sgd
 
-__all__ = ["LocalTask", "Loss", "Shard", "Trained", "Training", "cross_entropy", "learning_rates"]
+__all__ = [
+    "CRITERIA",
+    "OPTIMIZERS",
+    "AdamW",
+    "Criterion",
+    "LocalTask",
+    "Loss",
+    "Optimizer",
+    "Sgd",
+    "Shard",
+    "Trained",
+    "Training",
+    "learning_rates",
+]

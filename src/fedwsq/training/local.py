@@ -1,5 +1,6 @@
 """What one client does with its data: epochs of mini-batch steps from the received parameters."""
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
@@ -11,7 +12,8 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.core.seeds import torch_rng
 from fedwsq.core.types import Key, Params, Update
 from fedwsq.data.batches import augment, batches, normalize
-from fedwsq.training.losses import Loss, cross_entropy
+from fedwsq.training.losses import CRITERIA, Criterion, Loss
+from fedwsq.training.optimizers import Optimizer, Sgd
 
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
 Gradient: TypeAlias = Callable[[Params], Params]
@@ -30,6 +32,8 @@ class Training:
     schedule: Literal["plain", "published"] = "plain"
     weight_decay: float = 1e-3
     clip_norm: float = 10.0  # of all gradients together; 0 is off
+    criterion: Criterion = Criterion("cross_entropy", CRITERIA["cross_entropy"])
+    optimizer: Optimizer = Sgd()
     precision: Precision = "auto"
 
     def __post_init__(self) -> None:
@@ -88,25 +92,38 @@ class LocalTask:
     key: Key
     training: Training
     learning_rates: list[float]
+    classes: int = 0
     device: torch.device = torch.device("cpu")
+
+    @property
+    def class_counts(self) -> Tensor:
+        """How many examples of each class the client holds, [classes]."""
+        return torch.bincount(self.shard.y, minlength=self.classes).to(self.device)
+
+    def frozen(self, params: Params) -> nn.Module:
+        """A second model at `params` that does not learn: the received model, for methods that compare with it."""
+        other = copy.deepcopy(self.model).requires_grad_(False)
+        load(other, params)
+        return other.eval()
 
     def train(
         self,
         start: Params,
         *,
-        loss: Loss = cross_entropy,
+        loss: Loss | None = None,
         direction: Direction | None = None,
         extra_decay: float = 0.0,
     ) -> Trained:
         """Train from `start` and return where that led; the model's parameters are overwritten.
 
+        Without a `loss` the plan's criterion is minimized.
         `direction(params, gradient)` replaces the plain gradient; it may call `gradient(params)` more than once on the
         same batch. Its result is clipped, then weight decay (plus `extra_decay`) is added unclipped.
         """
         params = load(self.model, start)
         self.model.train()
-        decay = self.training.weight_decay + extra_decay
-        optimizer = torch.optim.SGD(params.values(), lr=self.learning_rates[0], weight_decay=decay)
+        loss = loss or self.loss
+        optimizer = self.training.optimizer.build(params.values(), self.training.weight_decay, extra_decay)
         total, steps, lr_sum = torch.zeros((), device=self.device), 0, 0.0
         for epoch, lr in enumerate(self.learning_rates):
             for group in optimizer.param_groups:
@@ -122,7 +139,13 @@ class LocalTask:
 
     def update(self, trained: Trained, **vectors: Params) -> Update:
         """The update that carries these vectors, weighted by the client's number of examples."""
-        return Update(vectors, float(len(self.shard.y)), {"loss": trained.loss, "steps": float(trained.steps)})
+        metrics = {"loss": trained.loss, "steps": float(trained.steps), "lr_sum": trained.lr_sum}
+        return Update(vectors, float(len(self.shard.y)), metrics)
+
+    def loss(self, model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+        """The plan's criterion on the model's outputs, in float32 whatever the model computes in."""
+        value: Tensor = self.training.criterion(model(x).float(), y)
+        return value
 
     def _epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of one epoch, ready for the model."""

@@ -1,0 +1,167 @@
+"""Bad input: one clear line, exit code 2, no traceback, and no half-made run directory."""
+
+import json
+import shutil
+import sys
+
+import pytest
+from harness import TINY_WORDS
+
+from fedwsq.cli import main
+from fedwsq.data.cifar10 import RECORD_BYTES, TEST, TRAIN
+
+pytestmark = [
+    pytest.mark.usefixtures("in_empty_folder"),
+    pytest.mark.filterwarnings("ignore:CIFAR-10.*published:UserWarning"),
+]
+
+
+def refused(capsys, *words: str) -> str:
+    """The one line that a bad command gives."""
+    code = main(list(words))
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    assert err.startswith("fedwsq: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    return err
+
+
+RUNS = {
+    "unknown key": (["rond=3"], ["rond", "did you mean rounds?"]),
+    "unknown key in a table": (["training.epoch=3"], ["training.epoch", "did you mean epochs?"]),
+    "key of another table": (["alpha=0.1"], ["alpha", "did you mean data.partition.alpha?"]),
+    "unknown config": (["quickstrat"], ["quickstrat", "did you mean quickstart?"]),
+    "missing config file": (["nowhere/my.toml"], ["nowhere/my.toml"]),
+    "unknown codec": (["uplink.codec=danuk"], ["danuk", "did you mean danuq?"]),
+    "unknown model": (["model.name=resnet19"], ["resnet19", "resnet18"]),
+    "unknown data set": (["data.name=digit"], ["digit", "digits"]),
+    "bits the codec lacks": (["uplink.bits=3"], ["danuq has no 3-bit rate; it offers 1, 2, 4"]),
+    "alpha of zero": (["data.partition.alpha=0"], ["alpha is 0"]),
+    "alpha below zero": (["data.partition.alpha=-1.5"], ["alpha is -1.5"]),
+    "more clients than samples": (["data.clients=1439"], ["1439 clients", "1438 samples"]),
+    "cohort above the population": (["clients_per_round=11"], ["clients_per_round is 11", "data.clients is 10"]),
+    "no clients": (["data.clients=0"], ["clients is 0"]),
+    "no rounds": (["rounds=0"], ["rounds is 0"]),
+    "negative seed": (["seed=-1"], ["seed is -1"]),
+    "learning rate of zero": (["training.lr=0"], ["lr is 0"]),
+    "text for a number": (["rounds=many"], ["rounds is 'many'", "whole number"]),
+    "validation of everything": (["data.validation=1.0"], ["validation is 1.0"]),
+    "target above one": (["stop_at_accuracy=90"], ["stop_at_accuracy is 90", "between 0 and 1"]),
+    "a word that is no override": (["quickstart", "fast"], ["fast", "key=value"]),
+    "missing data root": (["data.name=cifar10", "data.root=absent"], ["absent", "cifar-10-batches-bin", "unpack"]),
+    "no data root at all": (["cifar10-resnet8"], ["cifar-10-batches-bin", "FEDWSQ_DATA"]),
+    "quantized downlink": (["downlink.codec=danuq", "downlink.bits=4"], ["downlink.codec can only be float32"]),
+    "foreign module": (["model.name=no_such_module:build"], ["no_such_module", "cannot be imported"]),
+    "foreign module without the name": (["model.name=user_code:nothing"], ["user_code", "cannot be imported"]),
+    "a model that is none": (["model.name=user_code:not_a_model"], ["gave str, not a torch nn.Module"]),
+    "negative workers": (["--workers", "-2"], ["workers is -2"]),
+    "unknown device": (["--device", "tpu0"], ["tpu0"]),
+    "absent device": (["--device", "cuda:99"], ["cuda:99"]),
+}
+
+
+@pytest.mark.parametrize(("words", "said"), RUNS.values(), ids=RUNS.keys())
+def test_run(capsys, in_empty_folder, words, said):
+    error = refused(capsys, "run", *words, "--out", "runs/mine")
+    for text in said:
+        assert text in error
+    assert list(in_empty_folder.iterdir()) == []
+
+
+def test_run_of_a_config_that_is_not_toml(capsys, in_empty_folder):
+    (in_empty_folder / "my.toml").write_text("rounds = = 3")
+    assert "my.toml is not valid TOML" in refused(capsys, "run", "my.toml", "--out", "mine")
+    assert [path.name for path in in_empty_folder.iterdir()] == ["my.toml"]
+
+
+def test_run_of_a_truncated_cifar_file(capsys, in_empty_folder):
+    folder = in_empty_folder / "data" / "cifar-10-batches-bin"
+    folder.mkdir(parents=True)
+    for name in (*TRAIN, *TEST):
+        (folder / f"{name}.bin").write_bytes(bytes(20 * RECORD_BYTES))
+    path = folder / "data_batch_3.bin"
+    path.write_bytes(path.read_bytes()[:-1])
+    error = refused(capsys, "run", "cifar10-resnet8", "--out", "mine")
+    assert "data_batch_3.bin is truncated" in error
+    assert not (in_empty_folder / "mine").exists()
+
+
+def test_run_into_a_folder_that_holds_a_run(capsys, finished):
+    error = refused(capsys, "run", *TINY_WORDS, "--out", str(finished.folder))
+    assert "already holds a run" in error
+    assert "fedwsq resume" in error
+
+
+def test_run_into_a_file(capsys, in_empty_folder):
+    (in_empty_folder / "file").write_text("mine")
+    assert "cannot create file" in refused(capsys, "run", *TINY_WORDS, "--out", "file")
+
+
+def test_run_without_the_extra_for_tensorboard(capsys, in_empty_folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    error = refused(capsys, "run", *TINY_WORDS, "--tensorboard", "--out", "mine")
+    assert "pip install 'fedwsq[tensorboard]'" in error
+    assert not (in_empty_folder / "mine").exists()
+
+
+def test_resume_of_what_is_no_run(capsys, in_empty_folder):
+    assert "is not a run directory" in refused(capsys, "resume", ".")
+    assert "is not a run directory" in refused(capsys, "resume", "absent")
+    assert list(in_empty_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("seed=3", "seed cannot change on resume"),
+        ("rounds=many", "rounds is 'many'"),
+        ("rounds=0", "rounds is 0"),
+        ("rounds=2", "has run 3 rounds already"),
+        ("rounds=true", "rounds is True"),
+        ("faster", "key=value"),
+    ],
+)
+def test_resume_with_another_setting(capsys, finished, tmp_path, word, said):
+    shutil.copytree(finished.folder, tmp_path / "run")
+    assert said in refused(capsys, "resume", "run", word)
+    assert (tmp_path / "run" / "config.toml").read_bytes() == (finished.folder / "config.toml").read_bytes()
+
+
+def test_resume_of_a_run_of_another_version(capsys, finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "run")
+    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
+    assert "has run format 2" in refused(capsys, "resume", "run")
+
+
+def test_resume_without_a_whole_checkpoint_deletes_nothing(capsys, finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "run")
+    for name in ("last.safetensors", "previous.safetensors"):
+        (tmp_path / "run" / "checkpoints" / name).write_bytes(b"garbage")
+    before = sorted(path.name for path in (tmp_path / "run").rglob("*"))
+    assert "no usable checkpoint" in refused(capsys, "resume", "run")
+    assert sorted(path.name for path in (tmp_path / "run").rglob("*")) == before
+
+
+def test_resume_from_the_previous_checkpoint_says_so(capsys, finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "last.safetensors").write_bytes(b"garbage")
+    assert main(["resume", "run", "--workers", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "warning: run/checkpoints/last.safetensors is damaged" in out
+    assert "going on from round 2" in out
+    assert finished.summary.weights in out
+
+
+def test_a_run_that_nobody_answers_ends_with_the_reason(capsys, in_empty_folder):
+    words = [*TINY_WORDS, "rounds=9", "model.name=user_code:failing_cnn"]
+    assert main(["run", *words, "--workers", "1", "--out", "mine"]) == 2
+    out, err = capsys.readouterr()
+    assert err == (
+        "fedwsq: 3 rounds in a row without a reply; the last reason was: "
+        "RuntimeError: shapes do not fit and a second line\n"
+    )
+    assert "round 3/9: " in out
+    assert len((in_empty_folder / "mine" / "rounds.jsonl").read_text().splitlines()) == 3

@@ -1,0 +1,182 @@
+"""`fedwsq run` and `resume` as real processes: what they print, and how they stop."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from harness import TINY_WORDS, gone, rows, start, tiny, wait_until
+
+from fedwsq.cli import main
+from fedwsq.federation.checkpoint import load_snapshot
+from fedwsq.federation.run import Run, run
+
+PAUSED_WORDS = [*TINY_WORDS, "model.name=user_code:paused_cnn"]
+ONE_WORKER = ["--workers", "1"]
+
+
+def test_piped_output_is_one_plain_line_a_round_and_a_summary(capsys, tmp_path, finished):
+    assert main(["run", *TINY_WORDS, *ONE_WORKER, "--out", str(tmp_path / "run")]) == 0
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert err == ""
+    assert "\x1b" not in out
+    assert lines[0] == (
+        f"{tmp_path / 'run'}: digits, 10 clients, 5 a round; cnn with WS; FedAvg; uplink danuq; 1 worker, cpu, float32"
+    )
+    for line, row in zip(lines[1:4], rows(finished.folder), strict=True):
+        assert re.fullmatch(
+            rf"round {row['round']}/3: accuracy {row['test_accuracy']:.4f}, up 80\.\d kB, down 48\d\.\d kB, "
+            rf"train loss {row['train_loss']:.4f}, \d+\.\d\d s",
+            line,
+        )
+    summary = finished.summary
+    assert f"{tmp_path / 'run'} after 3 rounds" in lines[4]
+    assert f"{summary.uplink_bytes:,} bytes, {summary.uplink_factor:.2f} times less than float32" in out
+    assert f"{summary.total_bytes:,} bytes, {summary.total_factor:.2f} times less than float32" in out
+    assert summary.weights in out
+
+
+def test_names_that_look_like_markup_are_printed_as_they_are(capsys, tmp_path):
+    folder = tmp_path / "[red]a [/] :smile: b"
+    assert main(["run", *TINY_WORDS, "rounds=1", *ONE_WORKER, "--out", str(folder)]) == 0
+    assert capsys.readouterr().out.count(str(folder)) == 2
+
+
+def test_failures_are_told_with_their_reasons(capsys, tmp_path):
+    words = ["rounds=1", "data.partition=user_code:first_is_empty", "data.clients=3", "clients_per_round=3"]
+    assert main(["run", *TINY_WORDS, *words, *ONE_WORKER, "--out", str(tmp_path / "run")]) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round 1/1")]
+    assert ", 1 failed, " in line
+    assert line.endswith("; client 0: UpdateError: client 0 has no examples")
+
+
+def test_without_out_runs_are_numbered(capsys, in_empty_folder):
+    for _ in range(2):
+        assert main(["run", *TINY_WORDS, "rounds=1", *ONE_WORKER]) == 0
+    assert sorted(str(path) for path in Path("runs").iterdir()) == ["runs/quickstart-1", "runs/quickstart-2"]
+
+
+def test_a_config_file_and_overrides_meet(capsys, in_empty_folder):
+    Path("my.toml").write_text('rounds = 2\n[training]\nepochs = 1\nbatches_per_epoch = 2\nprecision = "float32"\n')
+    assert main(["run", "my.toml", "rounds=1", "uplink.codec=float32", *ONE_WORKER]) == 0
+    assert len(rows(Path("runs/my-1"))) == 1
+
+
+def test_resume_with_more_rounds_goes_on(capsys, tmp_path):
+    folder = str(tmp_path / "run")
+    assert main(["run", *TINY_WORDS, "rounds=1", *ONE_WORKER, "--out", folder]) == 0
+    assert main(["resume", folder, "rounds=2", *ONE_WORKER]) == 0
+    out = capsys.readouterr().out
+    assert "round 2/2: " in out
+    assert out.count("round 1/") == 1
+    assert run(tiny(rounds=2), out=tmp_path / "long", workers=1).weights in out
+
+
+def test_kept_messages_and_tensorboard_are_beside_the_run(capsys, tmp_path):
+    folder = tmp_path / "run"
+    extras = ["--keep-messages", "--tensorboard"]
+    assert main(["run", *TINY_WORDS, "rounds=1", *ONE_WORKER, *extras, "--out", str(folder)]) == 0
+    assert len(list((folder / "messages").iterdir())) == 1 + 5 + 5
+    assert any(path.name.startswith("events") for path in (folder / "tensorboard").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)], ids=["Ctrl-C, two workers", "SIGTERM, serial"]
+)
+def test_a_stopped_run_saves_says_how_to_go_on_and_goes_on_to_the_same_weights(finished, tmp_path, number, workers):
+    folder = tmp_path / "my run"
+    process = start(
+        "run", *PAUSED_WORDS, "--out", folder, "--workers", str(workers),
+        cwd=tmp_path, pause=0.15, start_new_session=True,
+    )  # fmt: skip
+    wait_until(lambda: len(rows(folder)) == 1)
+    time.sleep(0.2)
+    children = psutil.Process(process.pid).children()
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # a terminal sends Ctrl-C to the whole group
+    else:
+        process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert err == ""
+    done = len(rows(folder))
+    assert 1 <= done < 3
+    assert f"stopped; {done} complete rounds are saved. Go on with: fedwsq resume '{folder}'" in out
+    assert load_snapshot(folder / "checkpoints")[0].round == done
+    assert all(map(gone, children))
+    with Run.resume(folder, workers=1) as opened:
+        assert opened.warnings == []
+        assert opened.go().weights == finished.summary.weights
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_the_workers_start_is_as_quiet(tmp_path):
+    folder = tmp_path / "run"
+    process = start("run", *TINY_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path, start_new_session=True)
+    wait_until(lambda: len(psutil.Process(process.pid).children()) == 2)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+    assert "0 complete rounds are saved" in out
+    assert main(["resume", str(folder), *ONE_WORKER]) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [0.3, 1.0, 2.0])
+def test_ctrl_c_before_the_first_round_is_no_traceback(tmp_path, seconds):
+    process = start("run", *TINY_WORDS, "--out", tmp_path / "run", *ONE_WORKER, cwd=tmp_path)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    if "_bootstrap" not in err and "import" not in err:  # Python itself, before a line of ours has run
+        assert "Traceback" not in err
+        assert process.returncode in (130, -signal.SIGINT)
+
+
+def test_a_terminal_shows_live_progress(tmp_path):
+    controller, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedwsq.cli", "run", *TINY_WORDS, *ONE_WORKER, "--out", str(tmp_path / "run")],
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"},
+    )
+    os.close(terminal)
+    shown = b""
+    try:
+        while chunk := os.read(controller, 65536):
+            shown += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(controller)
+    assert process.wait(timeout=30) == 0
+    text = shown.decode()
+    assert "\x1b[" in text
+    assert re.search(r"3/3", text)
+    assert re.search(r"accuracy 0\.\d{4}, up 80\.\d kB", text)
+    assert "client 5/5" in text
+    assert "times less than float32" in text
+    assert "Traceback" not in text
+
+
+@pytest.mark.slow
+def test_a_module_in_the_working_directory_does_not_stand_in_for_a_library(tmp_path, finished):
+    """The command's own path has no working directory on it, and neither has that of its workers."""
+    (tmp_path / "queue.py").write_text("raise RuntimeError('not the queue you wanted')\n")
+    command = Path(sys.executable).with_name("fedwsq")
+    if not command.exists():
+        pytest.skip("the fedwsq command is not installed beside this Python")
+    done = subprocess.run(
+        [command, "run", *TINY_WORDS, "--out", "run", "--workers", "2"], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert finished.summary.weights in done.stdout

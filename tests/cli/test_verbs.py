@@ -1,0 +1,184 @@
+"""The verbs that only look: ls, levels, inspect, and every --help."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fedwsq import __version__
+from fedwsq.cli import main
+from fedwsq.cli.progress import human_bytes
+
+# algorithms.md 4.1
+OPTIMAL_4 = [
+    -2.6809, -2.0065, -1.5461, -1.1749, -0.8511, -0.5548, -0.2739, 0,
+    0.243, 0.4909, 0.7493, 1.0256, 1.3309, 1.6844, 2.127, 2.7808,
+]  # fmt: skip
+PAPER_4 = [
+    -2.6536, -1.9735, -1.508, -1.149, -0.8337, -0.5439, -0.2686, 0,
+    0.2303, 0.4648, 0.7081, 0.9663, 1.2481, 1.5676, 1.9679, 2.6488,
+]  # fmt: skip
+
+
+def fedwsq(capsys, *words: str) -> tuple[int, str, str]:
+    code = main(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def printed_levels(text: str) -> tuple[list[float], dict[str, float]]:
+    lines = text.splitlines()
+    levels = [float(line) for line in lines if line.strip()[0] in "-0123456789"]
+    facts = {line.split()[0]: float(line.split()[1]) for line in lines[len(levels) :]}
+    return levels, facts
+
+
+@pytest.mark.parametrize(
+    ("words", "levels", "mse", "bias"),
+    [
+        (["4", "--kind", "optimal"], OPTIMAL_4, 0.009602074, 0.000789),
+        (["4"], PAPER_4, 0.009718, None),
+        (["4", "--kind", "paper"], PAPER_4, 0.009718, None),
+        (["2"], [-1.224, 0, 0.7646, 1.7242], 0.1350576, 0.04),
+        (["1"], [-0.7979, 0.7979], 0.3633802, 0),
+        (["3", "--kind", "optimal"], [-2.0334, -1.1881, -0.5606, 0, 0.4436, 0.9188, 1.4764, 2.2547], 0.03592682, None),
+    ],
+)
+def test_levels_are_those_of_the_paper(capsys, words, levels, mse, bias):
+    code, out, _ = fedwsq(capsys, "levels", *words)
+    found, facts = printed_levels(out)
+    assert code == 0
+    assert found == pytest.approx(levels, abs=6e-5)
+    assert facts["mse"] == pytest.approx(mse, rel=5e-5)
+    if bias is not None:
+        assert facts["bias"] == pytest.approx(bias, rel=0.01, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"), [(["3"], "3"), (["0"], "0"), (["9", "--kind", "optimal"], "9"), (["4", "--kind", "best"], "best")]
+)
+def test_levels_that_do_not_exist_are_one_error(capsys, words, why):
+    code, out, err = fedwsq(capsys, "levels", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("fedwsq: ")
+    assert err.count("\n") == 1
+    assert why in err
+
+
+def test_ls_lists_everything_there_is(capsys):
+    code, out, err = fedwsq(capsys, "ls")
+    assert (code, err) == (0, "")
+    for name in ("fedavg", "danuq", "float32", "resnet18", "resnet8", "cnn", "digits", "cifar10", "dirichlet", "iid",
+                 "quickstart", "cifar10-resnet8"):  # fmt: skip
+        assert name in out.split()
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "elsewhere"),
+    [
+        ("codecs", "danuq", "resnet18"),
+        ("algorithms", "fedavg", "danuq"),
+        ("models", "resnet18", "danuq"),
+        ("datasets", "cifar10", "danuq"),
+        ("configs", "quickstart", "danuq"),
+        ("partitions", "dirichlet", "danuq"),
+    ],
+)
+def test_ls_of_one_kind_lists_only_that(capsys, kind, there, elsewhere):
+    code, out, _ = fedwsq(capsys, "ls", kind)
+    assert code == 0
+    assert there in out.split()
+    assert elsewhere not in out.split()
+
+
+def test_ls_codecs_shows_the_settings_and_their_defaults(capsys):
+    _, out, _ = fedwsq(capsys, "ls", "codecs")
+    assert "momentum = 0.1" in " ".join(out.split())
+
+
+def test_inspect_prints_what_is_in_a_reply(capsys, finished):
+    path = next(p for p in (finished.folder / "messages").glob("round-2-client-*.fwsq") if "order" not in p.name)
+    client = path.stem.rpartition("-")[2]
+    code, out, err = fedwsq(capsys, "inspect", str(path))
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0] == f"reply, {path.stat().st_size} bytes, round 2, client {client}, seed 0"
+    assert any(line.startswith("metric loss = ") for line in lines)
+    assert sum("danuq, 4 bits" in line for line in lines) == 2
+    assert sum("float32, 32 bits" in line for line in lines) == len([x for x in lines if x.startswith("tensor")]) - 2
+
+
+def test_inspect_prints_orders_and_broadcasts(capsys, finished):
+    order = next((finished.folder / "messages").glob("round-1-client-*-order.fwsq"))
+    _, out, _ = fedwsq(capsys, "inspect", str(order))
+    assert out.startswith("order, ")
+    assert "rates [4.0]" in out
+    _, out, _ = fedwsq(capsys, "inspect", str(finished.folder / "messages" / "round-1-broadcast.fwsq"))
+    assert "everyone" in out.splitlines()[0]
+    assert sum(line.startswith("state delta") for line in out.splitlines()) == 2
+
+
+@pytest.mark.parametrize("damage", ["garbage", "empty", "cut", "flipped", "longer", "a folder", "missing"])
+def test_inspect_of_anything_else_is_one_error(capsys, finished, tmp_path, damage):
+    whole = (finished.folder / "messages" / "round-1-broadcast.fwsq").read_bytes()
+    path = tmp_path / "message"
+    contents = {
+        "garbage": b"not a message at all" * 20,
+        "empty": b"",
+        "cut": whole[:-7],
+        "flipped": whole[:500] + bytes([whole[500] ^ 4]) + whole[501:],
+        "longer": whole + b"x",
+    }
+    if damage in contents:
+        path.write_bytes(contents[damage])
+    elif damage == "a folder":
+        path.mkdir()
+    code, out, err = fedwsq(capsys, "inspect", str(path))
+    assert (code, out) == (2, "")
+    assert err.startswith("fedwsq: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["run", "resume", "ls", "levels", "inspect"])
+def test_help_of_every_verb_has_an_example_that_starts_like_it(capsys, verb):
+    with pytest.raises(SystemExit) as ended:
+        main([verb, "--help"])
+    out = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "example" in out
+    assert f"fedwsq {verb}" in out.partition("example")[2]
+
+
+def test_help_without_a_verb_lists_them_all(capsys):
+    code, out, _ = fedwsq(capsys)
+    assert code == 0
+    assert all(verb in out for verb in ("run", "resume", "ls", "levels", "inspect"))
+
+
+def test_the_version_is_printed(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"fedwsq {__version__}\n"
+
+
+def test_a_reader_that_stops_early_is_no_error():
+    """`fedwsq ls | head -1`: no traceback, no complaint at exit."""
+    lister = subprocess.Popen(
+        [sys.executable, "-c", "import sys; from fedwsq.cli import main; sys.stdin.read(); sys.exit(main(['ls']))"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    lister.stdout.close()
+    lister.stdin.close()
+    assert lister.stderr.read() == ""
+    lister.wait()
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e12, "5.0 TB")]
+)
+def test_bytes_for_people(count, text):
+    assert human_bytes(count) == text

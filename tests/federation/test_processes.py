@@ -1,0 +1,162 @@
+"""Worker processes, really started and really killed: any number of them gives the same weights."""
+
+import gc
+import os
+import signal
+import time
+
+import psutil
+import pytest
+import torch
+from harness import TINY_WORDS, gone, rows, start, timeless, tiny, wait_until
+
+from fedwsq.config import dump_plan
+from fedwsq.core.errors import RunError
+from fedwsq.federation.checkpoint import load_snapshot
+from fedwsq.federation.inprocess import Pool
+from fedwsq.federation.run import Run, run
+
+CPU = torch.device("cpu")
+PAUSED = {"model.name": "user_code:paused_cnn"}
+PAUSED_WORDS = [*TINY_WORDS, "model.name=user_code:paused_cnn"]
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children()
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_workers_gives_the_same_weights_and_rows(finished, tmp_path, workers):
+    summary = run(tiny(), out=tmp_path / "run", workers=workers)
+    assert summary.weights == finished.summary.weights
+    assert [timeless(row) for row in rows(tmp_path / "run")] == [timeless(row) for row in rows(finished.folder)]
+    assert children() == []
+
+
+def test_a_paused_network_is_the_same_network(finished, tmp_path):
+    """What the tests below compare with: pauses change when things happen, not what comes out."""
+    assert run(tiny(**PAUSED), out=tmp_path / "run", workers=1).weights == finished.summary.weights
+
+
+def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(finished, tmp_path):
+    folder = tmp_path / "run"
+    process = start("run", *PAUSED_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path, pause=0.15)
+    wait_until(lambda: len(rows(folder)) == 1)
+    time.sleep(0.2)  # a round has 5 clients with 2 steps each: 0.9 s at the least
+    workers = psutil.Process(process.pid).children()
+    assert len(workers) == 2
+    process.kill()
+    process.communicate()
+    killed = time.monotonic()
+    wait_until(lambda: all(map(gone, workers)), seconds=10)
+    assert time.monotonic() - killed < 5
+    assert len(rows(folder)) < 3
+    assert not (folder / "model.safetensors").exists()
+    assert load_snapshot(folder / "checkpoints")[0].round == len(rows(folder))
+    with Run.resume(folder, workers=1) as opened:
+        assert opened.go().weights == finished.summary.weights
+    assert [timeless(row) | {"config": ""} for row in rows(folder)] == [
+        timeless(row) | {"config": ""} for row in rows(finished.folder)
+    ]
+
+
+def test_a_worker_killed_in_the_middle_of_a_round_costs_one_client(tmp_path, monkeypatch):
+    monkeypatch.setenv("TEST_PAUSE_SECONDS", "0.3")
+    killed = []
+
+    def kill_one(done: int, asked: int) -> None:
+        """After the first answer of the first round: both workers have 0.6 s of pauses ahead of them."""
+        if not killed:
+            killed.append(children()[0])
+            killed[0].kill()
+
+    with Run.create(tiny(rounds=2, **PAUSED), tmp_path / "run", workers=2) as opened:
+        opened.go(progress=kill_one)
+    first, second = rows(tmp_path / "run")
+    assert (first["sampled"], first["replied"], first["failed"]) == (5, 4, 1)
+    assert list(first["failures"].values()) == ["its worker process died"]
+    assert (second["replied"], second["failed"], second["failures"]) == (5, 0, {})
+    assert gone(killed[0])
+    assert children() == []
+
+
+@pytest.mark.slow
+def test_workers_that_die_one_and_all_are_replaced(tmp_path):
+    """Between two rounds nobody's work is lost, however many workers there are."""
+
+    def kill_all(record) -> None:
+        if record.round == 1:
+            for child in children():
+                child.kill()
+                wait_until(lambda child=child: gone(child))
+
+    with Run.create(tiny(rounds=2), tmp_path / "run", workers=4) as opened:
+        opened.go([kill_all])
+    assert [(row["replied"], row["failed"]) for row in rows(tmp_path / "run")] == [(5, 0), (5, 0)]
+
+
+@pytest.mark.slow
+def test_workers_that_never_answer_end_the_run(capfd):
+    """A plan that no worker can build: three deaths in a row, one error, nobody left behind."""
+    pool = Pool(dump_plan(tiny()).replace('"digits"', '"no_such_module:data"'), 2, CPU)
+    try:
+        with pytest.raises(RunError, match="3 worker processes died in a row .*--workers 1"):
+            pool.evaluate(b"", [0, 500])
+    finally:
+        pool.close()
+    assert children() == []
+
+
+@pytest.mark.slow
+def test_an_interrupted_round_leaves_no_workers_and_no_noise(tmp_path, capfd):
+    """Interrupted while the server folds, not while it waits: the abandoned round must not stir again."""
+
+    def interrupt(done: int, asked: int) -> None:
+        raise KeyboardInterrupt
+
+    with Run.create(tiny(), tmp_path / "run", workers=2) as opened:
+        try:
+            opened.go(progress=interrupt)
+        except KeyboardInterrupt:
+            pass
+        else:
+            pytest.fail("not interrupted")
+    gc.collect()
+    assert children() == []
+    assert capfd.readouterr().err == ""
+    assert load_snapshot(tmp_path / "run" / "checkpoints")[0].round == 0
+
+
+@pytest.mark.slow
+def test_an_abandoned_round_does_not_answer_the_next_one(finished, tmp_path, monkeypatch):
+    """The same backend goes on after a round was given up half-way, and no late answer is taken for a new one."""
+    monkeypatch.setenv("TEST_PAUSE_SECONDS", "0.1")
+    asked = []
+    with Run.create(tiny(**PAUSED), tmp_path / "run", workers=2) as opened:
+        backend = opened._open_backend()
+        monkeypatch.setattr(opened, "_open_backend", lambda: backend)
+        monkeypatch.setattr(backend, "close", lambda: None)
+
+        def interrupt(done: int, count: int) -> None:
+            asked.append(done)
+            if len(asked) == 2:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            opened.go(progress=interrupt)
+        gc.collect()
+        assert opened.go().weights == finished.summary.weights
+    Pool.close(backend)
+    assert children() == []
+
+
+@pytest.mark.slow
+def test_workers_whose_parent_dies_while_they_start_end_quietly(tmp_path):
+    folder = tmp_path / "run"
+    process = start("run", *TINY_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path)
+    parent = psutil.Process(process.pid)
+    wait_until(lambda: len(parent.children()) == 2)
+    workers = parent.children()
+    os.kill(process.pid, signal.SIGKILL)
+    wait_until(lambda: all(map(gone, workers)), seconds=15)
+    assert process.communicate()[1] == ""
