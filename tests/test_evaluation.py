@@ -11,7 +11,7 @@ def test_scores_by_hand():
     scores = score(nn.Identity(), logits, torch.tensor([0, 0, 1, 1]), 3)
     assert scores.correct.tolist() == [2, 1, 0]
     assert scores.count.tolist() == [2, 2, 0]
-    assert scores.accuracy == 0.75
+    assert scores.value == 0.75
     assert scores.per_class == [1.0, 0.5, 0.0]
     # -log softmax: three right with log(1 + 2 e^-2), one wrong with 2 more.
     right = torch.log(1 + 2 * torch.exp(torch.tensor(-2.0)))
@@ -23,12 +23,13 @@ def test_pieces_add_up():
     whole = score(nn.Identity(), x, y, 4)
     parts = total([score(nn.Identity(), x[i : i + 5], y[i : i + 5], 4) for i in range(0, 17, 5)])
     assert torch.equal(whole.correct, parts.correct)
+    assert whole.value == parts.value
     assert whole.loss == pytest.approx(parts.loss)
 
 
 def test_a_client_is_scored_on_its_own_mix():
     # 3/4 of class 0 (accuracy 1) and 1/4 of class 1 (accuracy .5): .875; only class 1: .5.
-    scores = Scores(torch.tensor([4, 2]), torch.tensor([4, 4]), 0.0)
+    scores = Scores(8, 6.0, 0.0, torch.tensor([4, 2]), torch.tensor([4, 4]))
     assert scores.per_client(torch.tensor([[3, 1], [0, 8]])).tolist() == [0.875, 0.5]
 
 

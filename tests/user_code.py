@@ -1,17 +1,20 @@
 """Code outside the package, as a user would bring it: `model.name=user_code:paused_cnn` and the like."""
 
 import os
+import signal
 import time
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from fedwsq.data import Split
+from fedwsq.data import Dataset, Split
+from fedwsq.data.digits import digits
 from fedwsq.models import cnn
 
 
 def paused_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
-    """The network of the quick start, bit for bit; $TEST_PAUSE_SECONDS go by before each training step."""
+    """The network of the quick start, bit for bit; $TEST_PAUSE_SECONDS go by in each training step."""
     model = cnn(classes, channels)
     model.register_forward_pre_hook(_pause)
     return model
@@ -19,6 +22,8 @@ def paused_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
 
 def _pause(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     if module.training:
+        if "TEST_PAUSE_MARK" in os.environ:
+            Path(os.environ["TEST_PAUSE_MARK"]).touch()
         time.sleep(float(os.environ.get("TEST_PAUSE_SECONDS", "0")))
 
 
@@ -32,6 +37,12 @@ def failing_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
 def _fail(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     if module.training:
         raise RuntimeError("shapes do not fit\nand a second line")
+
+
+def digits_and_ctrl_c() -> Dataset:
+    """Someone presses Ctrl-C while the data is being loaded."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return digits()
 
 
 def not_a_model() -> str:

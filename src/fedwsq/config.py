@@ -26,7 +26,9 @@ from fedwsq.codecs import BITS, CODECS, BitPolicy, Codec
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
+from fedwsq.evaluation import METRICS, Metric
 from fedwsq.federation.plan import BuildModel, LoadData, Plan, SplitData
+from fedwsq.methods import METHODS, PLAIN
 from fedwsq.models import MODELS, STANDARDIZATIONS, Standardization
 from fedwsq.training import CRITERIA, OPTIMIZERS, Criterion, Optimizer
 
@@ -36,6 +38,7 @@ TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
     BuildModel: MODELS,
     Codec: CODECS,
     LoadData: DATASETS,
+    Metric: METRICS,
     SplitData: PARTITIONS,
     Criterion: CRITERIA,
     Optimizer: OPTIMIZERS,
@@ -56,9 +59,13 @@ def load_plan(config: str | Path = "quickstart", overrides: Mapping[str, Any] | 
 
 def make_plan(settings: Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str] = ()) -> Plan:
     """The plan of nested settings with dotted overrides on top; unknown keys and wrong values are refused."""
-    merged = _copy(settings)
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
-    for key, value in pairs:
+    pairs = dict(overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides))
+    merged: dict[str, Any] = {}
+    # In a file a method is the ground that the file's own settings stand on; given later, it goes on top of the file.
+    for key, value in _expand(settings.get("method")).items():
+        _override(merged, key, value)
+    _merge(merged, {key: value for key, value in settings.items() if key != "method"})
+    for key, value in {**_expand(pairs.pop("method", None)), **pairs}.items():
         _override(merged, key, value)
     plan: Plan = _build(Plan, merged, "")
     return plan
@@ -108,8 +115,24 @@ def plan_digest(plan: Plan) -> str:
     return hashlib.blake2b(tomli_w.dumps(settings).encode(), digest_size=8).hexdigest()
 
 
-def _copy(value: Any) -> Any:
-    return {key: _copy(item) for key, item in value.items()} if isinstance(value, Mapping) else value
+def _expand(method: Any) -> dict[str, Any]:
+    """The dotted settings of a method; none without one."""
+    if method is None:
+        return {}
+    if method not in METHODS:
+        raise ConfigError(f"method is {method!r}; it can be {', '.join(METHODS)}{_nearest(method, METHODS)}")
+    return {**PLAIN, **METHODS[method].settings}
+
+
+def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> None:
+    """Put `top` over `base`, table by table; a table that names its entry replaces what was there."""
+    for key, value in top.items():
+        if not isinstance(value, Mapping):
+            base[key] = value
+            continue
+        below = base.get(key)
+        base[key] = dict(below) if isinstance(below, dict) and "name" not in value else {}
+        _merge(base[key], value)
 
 
 def _override(settings: dict[str, Any], key: str, value: Any) -> None:

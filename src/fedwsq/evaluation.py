@@ -1,30 +1,60 @@
-"""How good a model is: loss and accuracy over a data set, per class, and for each client's own mix of classes."""
+"""How good a model is: loss and metric over a data set, per class, and for each client's own mix of classes."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from fedwsq.core.recipe import Recipe
+from fedwsq.training.losses import CRITERIA, Criterion
+
+
+class Metric(Recipe):
+    """An entry of METRICS: a value for each example, of the model's outputs and the targets; higher is better."""
+
+    context = ("outputs", "targets")
+
+    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
+        """One value an example, [n]."""
+        value: Tensor = self.function(outputs, targets, **self.options)
+        return value
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 where the largest logit is the target's."""
+    return (outputs.argmax(dim=1) == targets).float()
+
+
+def minus_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The negative squared error, for regression."""
+    return -(outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(dim=1)
+
+
+METRICS: dict[str, Callable[..., Tensor]] = {"accuracy": accuracy, "minus_squared_error": minus_squared_error}
+CROSS_ENTROPY = Criterion("cross_entropy", CRITERIA["cross_entropy"])
+ACCURACY = Metric("accuracy", METRICS["accuracy"])
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Counts that add up: a data set may be scored in pieces, in any order, by anyone."""
+    """Sums that add up: a data set may be scored in pieces, in any order, by anyone."""
 
-    correct: Tensor  # int64 [classes]
-    count: Tensor  # int64 [classes]
+    examples: int
+    value_sum: float  # of the metric
     loss_sum: float
+    correct: Tensor  # int64 [classes], empty where targets are not classes
+    count: Tensor  # int64 [classes]
 
     @property
-    def accuracy(self) -> float:
-        """The share of examples classified right, 0 to 1."""
-        return int(self.correct.sum()) / max(1, int(self.count.sum()))
+    def value(self) -> float:
+        """The mean of the metric: accuracy, 0 to 1, unless the plan names another."""
+        return self.value_sum / max(1, self.examples)
 
     @property
     def loss(self) -> float:
-        """Mean cross-entropy."""
-        return self.loss_sum / max(1, int(self.count.sum()))
+        """The mean of the criterion."""
+        return self.loss_sum / max(1, self.examples)
 
     @property
     def per_class(self) -> list[float]:
@@ -38,24 +68,38 @@ class Scores:
 
 
 @torch.inference_mode()
-def score(model: nn.Module, x: Tensor, y: Tensor, classes: int) -> Scores:
+def score(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    classes: int,
+    criterion: Criterion = CROSS_ENTROPY,
+    metric: Metric = ACCURACY,
+) -> Scores:
     """Score one batch of prepared input."""
-    logits = model(x).float()
-    right = logits.argmax(dim=1) == y
+    outputs = model(x).float()
+    values = metric(outputs, y).double()
+    empty = torch.zeros(0, dtype=torch.int64)
+    labelled = metric.name == "accuracy" and not y.is_floating_point()
     return Scores(
-        torch.bincount(y[right], minlength=classes).cpu(),
-        torch.bincount(y, minlength=classes).cpu(),
-        float(F.cross_entropy(logits, y, reduction="sum")),
+        len(y),
+        float(values.sum()),
+        float(criterion(outputs, y)) * len(y),
+        torch.bincount(y[values > 0], minlength=classes).cpu() if labelled else empty,
+        torch.bincount(y, minlength=classes).cpu() if labelled else empty,
     )
 
 
 def total(pieces: Iterable[Scores]) -> Scores:
     """All pieces together, added in the order given."""
-    first, *others = pieces
-    correct, count, loss_sum = first.correct, first.count, first.loss_sum
-    for piece in others:
-        correct, count, loss_sum = correct + piece.correct, count + piece.count, loss_sum + piece.loss_sum
-    return Scores(correct, count, loss_sum)
+    pieces = list(pieces)
+    return Scores(
+        sum(piece.examples for piece in pieces),
+        sum(piece.value_sum for piece in pieces),
+        sum(piece.loss_sum for piece in pieces),
+        torch.stack([piece.correct for piece in pieces]).sum(dim=0),
+        torch.stack([piece.count for piece in pieces]).sum(dim=0),
+    )
 
 
 def worst_decile(accuracies: Tensor) -> float:

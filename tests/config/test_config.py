@@ -114,7 +114,7 @@ def test_overrides_may_be_a_mapping():
         ("stop_at_accuracy=90", "stop_at_accuracy is 90.0, must be between 0 and 1"),
         ("uplink.bits.bits=2", "give uplink.bits a table"),
         ("nonsense", "is not an override; write key=value"),
-        ("aggregation=sum", "aggregation is 'sum'; it can be examples, uniform"),
+        ("aggregation=median", "aggregation is .median.; it can be examples, uniform, error, sum"),
     ],
 )
 def test_a_mistake_is_named_with_the_way_out(override, says):

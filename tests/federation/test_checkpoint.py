@@ -30,7 +30,12 @@ def make_snapshot(number: int = 7) -> Snapshot:
     momentum = {name: -x for name, x in params.items()}
     shared = {"delta": {"z.weight": torch.tensor([0.125]), "a.bias": torch.tensor([float(number)])}}
     return Snapshot(
-        bytes(range(16)), number, {"params": params, "momentum": momentum}, shared, {9: 4, 10: 2, 3: number}, 0.1 + number
+        bytes(range(16)),
+        number,
+        {"params": params, "momentum": momentum},
+        shared,
+        {9: 4, 10: 2, 3: number},
+        0.1 + number,
     )
 
 

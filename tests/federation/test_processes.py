@@ -151,6 +151,18 @@ def test_an_abandoned_round_does_not_answer_the_next_one(finished, tmp_path, mon
 
 
 @pytest.mark.slow
+def test_workers_in_the_middle_of_long_work_do_not_outlive_their_parent(tmp_path, monkeypatch):
+    """A minute of training ahead of them, and nobody left to answer to: they end at once, not after it."""
+    monkeypatch.setenv("TEST_PAUSE_MARK", str(tmp_path / "training"))
+    process = start("run", *PAUSED_WORDS, "--out", tmp_path / "run", "--workers", "2", cwd=tmp_path, pause=60)
+    wait_until((tmp_path / "training").exists)
+    workers = psutil.Process(process.pid).children()
+    process.kill()
+    process.communicate()
+    wait_until(lambda: all(map(gone, workers)), seconds=5)
+
+
+@pytest.mark.slow
 def test_workers_whose_parent_dies_while_they_start_end_quietly(tmp_path):
     folder = tmp_path / "run"
     process = start("run", *TINY_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path)

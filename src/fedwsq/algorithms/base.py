@@ -4,8 +4,10 @@ from typing import Protocol
 
 from torch import nn
 
+from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
-from fedwsq.training import LocalTask
+from fedwsq.models import MODELS
+from fedwsq.training import LocalTask, Sgd
 
 
 class Algorithm(Protocol):
@@ -39,3 +41,47 @@ class Algorithm(Protocol):
     def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
         """The server's memory after the mean update of a round."""
         ...
+
+
+class Defaults:
+    """What most methods share: one vector up, the model down, no memory on clients, any model."""
+
+    @property
+    def sends(self) -> tuple[str, ...]:
+        """Only the update itself."""
+        return ("delta",)
+
+    def check(self, model: nn.Module) -> None:
+        """Any model will do."""
+
+    def init_client(self, params: Params) -> State:
+        """Clients keep nothing between rounds."""
+        return {}
+
+    def broadcast(self, server: State) -> Vectors:
+        """The model as it is."""
+        return {"params": server["params"]}
+
+
+def require_plain_sgd(method: str, task: LocalTask) -> None:
+    """Raise `ConfigError` unless a step is lr times the direction: the method divides by the sum of the rates."""
+    if task.training.optimizer != Sgd():
+        raise ConfigError(f"{method} is derived for plain SGD steps; use training.optimizer=sgd without momentum")
+
+
+def require_cross_entropy(method: str, task: LocalTask) -> None:
+    """Raise `ConfigError` unless the plan's criterion is the one that the method has inside its own loss."""
+    if task.training.criterion.name != "cross_entropy":
+        raise ConfigError(
+            f"training.criterion is {task.training.criterion.name}, but {method} brings its own loss, "
+            "made of cross_entropy; use training.criterion=cross_entropy, or another algorithm"
+        )
+
+
+def require_stages(method: str, model: nn.Module, *needed: str) -> None:
+    """Raise `ConfigError` unless the model has these members of `Staged`."""
+    if not all(hasattr(model, name) for name in needed):
+        raise ConfigError(
+            f"{method} needs a model with stages ({', '.join(needed)}): {', '.join(MODELS)} are; "
+            f"{type(model).__name__} is not"
+        )

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from torch import nn
-
+from fedwsq.algorithms.base import Defaults
 from fedwsq.algorithms.server_opt import Plain, ServerOptimizer
 from fedwsq.core.tree import sub
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
@@ -11,7 +10,7 @@ from fedwsq.training import LocalTask
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Defaults):
     """Clients train from the received model; the server moves by the mean of their updates.
 
     With `server = momentum` it is FedAvgM, with `server = adam` FedADAM.
@@ -19,25 +18,9 @@ class FedAvg:
 
     server: ServerOptimizer = Plain()
 
-    @property
-    def sends(self) -> tuple[str, ...]:
-        """Only the update itself."""
-        return ("delta",)
-
-    def check(self, model: nn.Module) -> None:
-        """Any model will do."""
-
     def init_server(self, params: Params) -> State:
         """The model, and what the server's optimizer remembers."""
         return {"params": params, **self.server.init(params)}
-
-    def init_client(self, params: Params) -> State:
-        """Clients keep nothing between rounds."""
-        return {}
-
-    def broadcast(self, server: State) -> Vectors:
-        """The model as it is."""
-        return {"params": server["params"]}
 
     def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
         """delta = local - received."""

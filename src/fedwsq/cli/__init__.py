@@ -41,6 +41,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except FedwsqError as error:
         print(f"fedwsq: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:  # outside a run, which handles it
+        print("fedwsq: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:  # `fedwsq ls | head`
         sys.stderr.close()
         return 0

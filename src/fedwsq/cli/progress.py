@@ -106,7 +106,8 @@ def human_bytes(count: float) -> str:
 
 
 def _short(record: RoundRecord) -> str:
-    accuracy = "" if record.accuracy is None else f"accuracy {record.accuracy:.4f}, "
+    name = "metric" if record.test_metric is not None or record.validation_metric is not None else "accuracy"
+    accuracy = "" if record.accuracy is None else f"{name} {record.accuracy:.4f}, "
     failed = f", {record.failed} failed" if record.failed else ""
     return f"{accuracy}up {human_bytes(record.uplink_bytes)}, down {human_bytes(record.downlink_bytes)}{failed}"
 
@@ -122,7 +123,7 @@ def summary_table(run: Run, summary: Summary) -> Table:
     on = run.workload.evaluated[0]
     table = Table(title=f"{run.folder} after {summary.rounds} rounds, {summary.seconds:.1f} s", show_header=False)
     if summary.accuracy is not None and summary.best_accuracy is not None:
-        table.add_row(f"{on} accuracy", f"{summary.accuracy:.4f}")
+        table.add_row(f"{on} {run.plan.metric.name}", f"{summary.accuracy:.4f}")
         table.add_row("moving average (0.9)", f"{summary.accuracy_ema:.4f}")
         table.add_row("best", f"{summary.best_accuracy:.4f} in round {summary.best_round}")
     for name, count, factor in (

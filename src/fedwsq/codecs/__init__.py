@@ -4,7 +4,8 @@ from fedwsq.codecs.base import Codec, Packet
 from fedwsq.codecs.bits import BITS, BitPolicy, Fixed
 from fedwsq.codecs.danuq import Danuq
 from fedwsq.codecs.float32 import Float32
+from fedwsq.codecs.uq import Uq
 
-CODECS: dict[str, type[Codec]] = {"danuq": Danuq, "float32": Float32}
+CODECS: dict[str, type[Codec]] = {"danuq": Danuq, "float32": Float32, "uq": Uq}
 
-__all__ = ["BITS", "CODECS", "BitPolicy", "Codec", "Danuq", "Fixed", "Float32", "Packet"]
+__all__ = ["BITS", "CODECS", "BitPolicy", "Codec", "Danuq", "Fixed", "Float32", "Packet", "Uq"]

@@ -7,32 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
-import safetensors.torch
 from torch import Tensor
 
 from fedwsq.core.errors import RunError
+from fedwsq.core.files import save_tensors
 from fedwsq.core.types import Params
 from fedwsq.federation.federation import Snapshot
 
 FORMAT = 1
 LAST, PREVIOUS = "last.safetensors", "previous.safetensors"
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Put `data` at `path` so that a reader, or a crash, sees the old file or the new one and nothing between."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    _sync_folder(path.parent)
-
-
-def save_tensors(path: Path, tensors: Params, metadata: dict[str, str]) -> None:
-    """Write a safetensors file atomically."""
-    plain = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
-    write_atomically(path, safetensors.torch.save(plain, metadata))
 
 
 def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
@@ -115,11 +98,3 @@ def _digest(plain: dict[str, Any], tensors: dict[str, Tensor]) -> str:
         digest.update(name.encode())
         digest.update(tensors[name].detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -68,12 +68,14 @@ class Gathered:
     uplink_bytes_float32: int = 0
     seconds: float = 0.0
 
-    def mean(self) -> Update:
-        """The weighted mean update; the sums are divided in place."""
+    def mean(self, divide: bool = True) -> Update:
+        """The weighted mean update and the plain means of its metrics; the sums are divided in place."""
         for params in self.vectors.values():
             for x in params.values():
-                x.div_(self.weight)
-        return Update(self.vectors, self.weight)
+                x.div_(self.weight if divide else 1.0)
+        names = set.intersection(*(set(message.metrics) for message in self.replies))
+        metrics = {name: statistics.fmean(message.metrics[name] for message in self.replies) for name in names}
+        return Update(self.vectors, self.weight, metrics)
 
 
 def first_snapshot(workload: Workload) -> Snapshot:
@@ -117,7 +119,7 @@ class Federation:
         scored = time.perf_counter()
         scores = self._evaluate(after)
         if scores is not None:
-            after = replace(after, accuracy_ema=moving_average(before.accuracy_ema, scores.accuracy))
+            after = replace(after, accuracy_ema=moving_average(before.accuracy_ema, scores.value))
         self.snapshot = after
         return RoundRecord(
             number,
@@ -208,11 +210,12 @@ class Federation:
         """The server's side of the round; without a reply only the round's number moves on."""
         if not gathered.weight > 0:
             return replace(before, round=number)
+        mean = gathered.mean(divide=self.plan.aggregation != "sum")
         cohort = Cohort(number, sampled, len(gathered.replies), self.plan.data.clients)
         return replace(
             before,
             round=number,
-            server=self.plan.algorithm.server_update(before.server, gathered.mean(), cohort),
+            server=self.plan.algorithm.server_update(before.server, mean, cohort),
             shared=self.plan.uplink.fold(before.shared, gathered.sides),
             accepted=before.accepted | {message.key.client: number for message in gathered.replies},
         )
@@ -258,14 +261,15 @@ class Federation:
             return {}
         on = self.workload.evaluated[0]
         loss = scores.loss if math.isfinite(scores.loss) else None  # JSON has no number for a model that diverged
-        fields = {f"{on}_accuracy": scores.accuracy, f"{on}_accuracy_ema": ema, f"{on}_loss": loss}
+        what = "accuracy" if self.plan.metric.name == "accuracy" else "metric"
+        fields = {f"{on}_{what}": scores.value, f"{on}_{what}_ema": ema, f"{on}_loss": loss}
         if self.plan.eval_clients:
             clients = scores.per_client(self.workload.label_counts)
             fields |= {
                 "client_accuracy": float(clients.mean()),
                 "client_accuracy_worst_decile": worst_decile(clients),
             }
-        return {**fields, "class_accuracy": scores.per_class}
+        return {**fields, "class_accuracy": scores.per_class or None}
 
 
 def scale_ratio(shared: Shared, sides: Sides) -> float | None:

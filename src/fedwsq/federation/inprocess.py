@@ -67,10 +67,14 @@ class Pool:
 
     MAX_DEATHS = 3  # in a row, of workers that never answered: then something is wrong with every worker
 
-    def __init__(self, plan_toml: str, workers: int, device: torch.device) -> None:
-        self._setup = json.dumps({"plan": plan_toml, "device": str(device)}).encode()
+    def __init__(self, plan_toml: str, workers: int, device: torch.device, store: Path | None = None) -> None:
+        self._setup = _setup(plan_toml, device, store)
         self._workers = [_Worker(self._setup) for _ in range(workers)]
         self._deaths = 0
+
+    def adopt(self, plan_toml: str, device: torch.device, store: Path | None = None) -> None:
+        """Go on with another plan in the same processes: starting one costs seconds."""
+        self._setup = _setup(plan_toml, device, store)
 
     def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
         """Hand the orders out as workers come free."""
@@ -131,7 +135,7 @@ class Pool:
     ) -> None:
         while waiting:
             index, task = waiting[0]
-            if self._workers[slot].ask(body, task):
+            if self._workers[slot].ask(self._setup, body, task):
                 waiting.popleft()
                 running[self._workers[slot].pipe] = (index, slot)
                 return
@@ -190,12 +194,15 @@ class _Worker:
         )
         theirs.close()
         self.answered = False
-        self._body: bytes | None = None
-        self.pipe.send_bytes(setup)
+        self._setup, self._body = setup, b""
+        self.pipe.send_bytes(b"P" + setup)
 
-    def ask(self, body: bytes, task: bytes) -> bool:
-        """Hand over a task, and the broadcast if it is new to this worker; False when the worker is gone."""
+    def ask(self, setup: bytes, body: bytes, task: bytes) -> bool:
+        """Hand over a task, and plan and broadcast if new to this worker; False when the worker is gone."""
         try:
+            if self._setup is not setup:
+                self.pipe.send_bytes(b"P" + setup)
+                self._setup, self._body = setup, b""
             if self._body is not body:
                 self.pipe.send_bytes(b"B" + body)
                 self._body = body
@@ -244,12 +251,17 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def _setup(plan_toml: str, device: torch.device, store: Path | None) -> bytes:
+    return json.dumps({"plan": plan_toml, "device": str(device), "store": str(store) if store else None}).encode()
+
+
 def write_scores(scores: Scores) -> bytes:
     """Scores as a frame's payload."""
-    plain = {"correct": scores.correct.tolist(), "count": scores.count.tolist(), "loss_sum": scores.loss_sum}
+    plain = [scores.examples, scores.value_sum, scores.loss_sum, scores.correct.tolist(), scores.count.tolist()]
     return json.dumps(plain).encode()
 
 
 def _read_scores(data: bytes) -> Scores:
-    plain = json.loads(data)
-    return Scores(torch.tensor(plain["correct"]), torch.tensor(plain["count"]), plain["loss_sum"])
+    examples, value_sum, loss_sum, correct, count = json.loads(data)
+    counts = (torch.tensor(each, dtype=torch.int64) for each in (correct, count))
+    return Scores(examples, value_sum, loss_sum, *counts)

@@ -9,6 +9,7 @@ from fedwsq.codecs import Float32
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
+from fedwsq.evaluation import METRICS, Metric
 from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.training import Training
 from fedwsq.wire import Link
@@ -55,11 +56,13 @@ class ModelPlan:
     standardize: Standardization = NoStandardization()
 
 
-Aggregation = Literal["examples", "uniform"]
-# The share of a client in the mean, from its number of examples and the relative error of its code.
+Aggregation = Literal["examples", "uniform", "error", "sum"]
+# A client's weight p in sum(p x) / sum(p), from its number of examples and the relative squared error of its code.
 WEIGH: dict[str, Callable[[float, float], float]] = {
     "examples": lambda weight, error: weight,  # the paper's Eq. 1
     "uniform": lambda weight, error: 1.0,  # the published code
+    "error": lambda weight, error: 1 / (1 + error),  # FedHQ+
+    "sum": lambda weight, error: 1.0,  # the letter of Algorithm 1: sum(x), not divided
 }
 
 
@@ -71,6 +74,7 @@ class Plan:
     seed: int = 0
     clients_per_round: int = 5
     aggregation: Aggregation = "examples"
+    metric: Metric = Metric("accuracy", METRICS["accuracy"])
     eval_every: int = 1
     eval_clients: bool = False  # also the accuracy on each client's mix of classes, and its worst decile
     checkpoint_every: int = 1
@@ -95,5 +99,7 @@ class Plan:
                 f"clients_per_round is {self.clients_per_round} but data.clients is {self.data.clients}: "
                 "a round cannot sample more clients than there are"
             )
+        if self.eval_clients and self.metric.name != "accuracy":
+            raise ConfigError("eval_clients needs metric = accuracy: it weighs the accuracy of each class")
         if self.downlink.codec != Float32():
             raise ConfigError("downlink.codec can only be float32: clients start from the exact model")

@@ -10,12 +10,16 @@ class RoundRecord:
     """One round. Bytes are lengths of real messages; `*_float32` is the same traffic with every tensor in float32."""
 
     round: int
-    test_accuracy: float | None = None  # 0 to 1; None when the round was not evaluated, or a validation split was
+    test_accuracy: float | None = None  # 0 to 1; None when the round was not evaluated, or on other data or otherwise
     test_accuracy_ema: float | None = None  # e <- 0.9 e + 0.1 accuracy, seeded with the first
     test_loss: float | None = None
     validation_accuracy: float | None = None
     validation_accuracy_ema: float | None = None
     validation_loss: float | None = None
+    test_metric: float | None = None  # in place of accuracy when the plan names another metric; higher is better
+    test_metric_ema: float | None = None
+    validation_metric: float | None = None
+    validation_metric_ema: float | None = None
     class_accuracy: list[float] | None = None
     client_accuracy: float | None = None  # mean over clients, each on its own mix of classes
     client_accuracy_worst_decile: float | None = None
@@ -40,8 +44,9 @@ class RoundRecord:
 
     @property
     def accuracy(self) -> float | None:
-        """Whichever accuracy this run measures."""
-        return self.validation_accuracy if self.test_accuracy is None else self.test_accuracy
+        """Whichever accuracy or metric this run measures."""
+        values = (self.test_accuracy, self.validation_accuracy, self.test_metric, self.validation_metric)
+        return next((value for value in values if value is not None), None)
 
     def line(self) -> str:
         """The record as one line of JSON."""

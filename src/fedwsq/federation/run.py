@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import platform
 import sys
@@ -18,9 +19,10 @@ import torch
 import fedwsq
 from fedwsq.config import dump_plan, load_plan, plan_digest
 from fedwsq.core.errors import ConfigError, RunError
+from fedwsq.core.files import save_tensors, write_atomically
 from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Params
-from fedwsq.federation.checkpoint import load_snapshot, save_snapshot, save_tensors, write_atomically
+from fedwsq.federation.checkpoint import load_snapshot, save_snapshot
 from fedwsq.federation.federation import Federation, Progress, Snapshot, first_snapshot
 from fedwsq.federation.inprocess import Backend, Pool, Recorded, Serial
 from fedwsq.federation.plan import Plan
@@ -142,7 +144,7 @@ class Run:
         """The totals of all rows so far."""
         rows = self.records
         scored = [row for row in rows if row.accuracy is not None]
-        best = max(scored, key=lambda row: (row.accuracy or 0, -row.round), default=None)
+        best = max(scored, key=lambda row: (row.accuracy, -row.round), default=None)
         up, down = sum(r.uplink_bytes for r in rows), sum(r.downlink_bytes for r in rows)
         up32, down32 = sum(r.uplink_bytes_float32 for r in rows), sum(r.downlink_bytes_float32 for r in rows)
         return Summary(
@@ -180,15 +182,16 @@ class Run:
         }
 
     def _open_backend(self) -> Backend:
+        store = self.folder / "clients"
         if self.workers > 1:
-            return Pool(dump_plan(self.plan), self.workers, self.device)
-        return Serial(Site(self.workload, self.device))
+            return Pool(dump_plan(self.plan), self.workers, self.device, store)
+        return Serial(Site(self.workload, self.device, store))
 
     def _commit(self, federation: Federation, record: RoundRecord, rows: TextIO) -> None:
         """A round is done: its row first, then the models and the checkpoint. Resuming drops rows past a checkpoint."""
         rows.write(record.line())
         rows.flush()
-        before = max((row.accuracy for row in self.records if row.accuracy is not None), default=-1.0)
+        before = max((row.accuracy for row in self.records if row.accuracy is not None), default=-math.inf)
         self.records.append(record)
         self._committed = federation.snapshot
         if record.accuracy is not None and record.accuracy > before:

@@ -8,6 +8,7 @@ import threading
 import time
 import tomllib
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import torch
 
@@ -24,15 +25,21 @@ def main(fd: int, parent: int) -> None:
     torch.set_num_threads(1)
     pipe = Connection(fd)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone, or has no use for us any more
-        setup = json.loads(pipe.recv_bytes())
-        site = Site(build_workload(make_plan(tomllib.loads(setup["plan"]))), torch.device(setup["device"]))
-        body = b""
+        site, body = _site(pipe.recv_bytes()[1:]), b""
         while True:
             frame = pipe.recv_bytes()
-            if frame[:1] == b"B":
+            if frame[:1] == b"P":
+                site = _site(frame[1:])
+            elif frame[:1] == b"B":
                 body = frame[1:]
             else:
                 pipe.send_bytes(_answer(site, body, frame[:1], frame[1:]))
+
+
+def _site(setup: bytes) -> Site:
+    plain = json.loads(setup)
+    workload = build_workload(make_plan(tomllib.loads(plain["plan"])))
+    return Site(workload, torch.device(plain["device"]), Path(plain["store"]) if plain["store"] else None)
 
 
 def _answer(site: Site, body: bytes, tag: bytes, task: bytes) -> bytes:

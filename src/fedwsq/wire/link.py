@@ -149,6 +149,13 @@ class Link:
             except MessageError as error:
                 raise MessageError(f"{what}: {error}") from None
 
+    def check_states(self, states: Shared, vectors: tuple[str, ...], schema: Schema) -> None:
+        """Refuse codec state that does not fit this link's codec and tensors."""
+        if _numbers(states) != _numbers(self.init(schema, vectors)):
+            raise MessageError("the broadcast's codec state is not that of this run's codec and tensors")
+        if any(not (x > 0).all() for tensors in states.values() for x in tensors.values()):
+            raise MessageError("the broadcast's codec state has a scale of 0")
+
     def receive(self, packets: Packets, shared: Shared, key: Key, schema: Schema) -> Vectors:
         """Decode what the other end sent."""
         vectors: Vectors = {vector: {} for vector in packets}
@@ -213,6 +220,10 @@ def _offer(rates: frozenset[int] | tuple[float, float]) -> str:
 
 def _state(shared: Shared, vector: str, name: str) -> Tensor:
     return shared.get(vector, {}).get(name, torch.empty(0))
+
+
+def _numbers(shared: Shared) -> dict[str, dict[str, int]]:
+    return {vector: {name: x.numel() for name, x in tensors.items()} for vector, tensors in shared.items()}
 
 
 def _seed(key: Key, vector: str, name: str) -> int:

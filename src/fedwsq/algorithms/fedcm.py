@@ -1,0 +1,48 @@
+"""FedCM (Xu et al., 2021, arXiv:2106.10874)."""
+
+from dataclasses import dataclass
+
+from fedwsq.algorithms.base import Defaults, require_plain_sgd
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.tree import add, axpy, scale, sub, zeros_like
+from fedwsq.core.types import Cohort, Params, State, Update, Vectors
+from fedwsq.training import LocalTask
+from fedwsq.training.local import Gradient
+
+
+@dataclass(frozen=True)
+class FedCM(Defaults):
+    """Every client step is alpha of its own gradient and 1 - alpha of the last round's mean direction.
+
+    That direction travels down and is measured with the learning rates of the round it comes from. Plain SGD steps.
+    """
+
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.alpha <= 1:
+            raise ConfigError(f"alpha is {self.alpha}, must be above 0 and at most 1")
+
+    def init_server(self, params: Params) -> State:
+        """D = 0."""
+        return {"params": params, "direction": zeros_like(params)}
+
+    def broadcast(self, server: State) -> Vectors:
+        """The model and D."""
+        return {"params": server["params"], "direction": server["direction"]}
+
+    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+        """Step along alpha gradient + (1 - alpha) D."""
+        require_plain_sgd("fedcm", task)
+        start, shared = received["params"], scale(1 - self.alpha, received["direction"])
+
+        def direction(params: Params, gradient: Gradient) -> Params:
+            return axpy(self.alpha, gradient(params), shared)
+
+        trained = task.train(start, direction=direction)
+        return task.update(trained, delta=sub(trained.params, start)), client
+
+    def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
+        """D <- -mean delta / (sum of learning rates); w <- w + mean delta."""
+        delta = mean.vectors["delta"]
+        return {"params": add(server["params"], delta), "direction": scale(-1 / mean.metrics["lr_sum"], delta)}

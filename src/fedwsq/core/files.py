@@ -1,0 +1,29 @@
+"""Files that are there whole or not at all."""
+
+import os
+from pathlib import Path
+
+import safetensors.torch
+
+from fedwsq.core.types import Params
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Put `data` at `path` so that a reader, or a crash, sees the old file or the new one and nothing between."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def save_tensors(path: Path, tensors: Params, metadata: dict[str, str]) -> None:
+    """Write a safetensors file atomically."""
+    plain = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+    write_atomically(path, safetensors.torch.save(plain, metadata))

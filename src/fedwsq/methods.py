@@ -1,0 +1,202 @@
+"""Published methods by name: each is a composition along the four axes, never a copy.
+
+`fedwsq run method=fedwsq` expands to what is written here; the resolved `config.toml` spells it out. Everything can
+still be overridden: `method=fedacg uplink.codec=danuq uplink.bits=1 model.standardize=true`.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+# Every method starts from here, on all four axes, so that nothing of another one is left over.
+PLAIN: dict[str, Any] = {
+    "algorithm": "fedavg",
+    "model.standardize": "none",
+    "uplink": {"codec": "float32"},
+    "aggregation": "examples",
+}
+
+
+class Method(NamedTuple):
+    """One row of `docs/methods.md`, and the settings that make it so."""
+
+    idea: str
+    settings: Mapping[str, Any]
+    client: str = "cross-entropy"
+    server: str = "w + mean delta"
+    state: str = "none"
+    extra_bytes: str = "none"
+    departs: str = ""
+    cites: str = ""
+
+
+METHODS: dict[str, Method] = {
+    "fedavg": Method("train locally, average", {"algorithm": "fedavg"}, cites="arXiv:1602.05629"),
+    "fedprox": Method(
+        "a pull towards the received model",
+        {"algorithm": "fedprox"},
+        client="cross-entropy + mu |w - sent|^2",
+        departs='no 1/2 in the term, as in the published code; `prox = "half"` is the paper',
+        cites="arXiv:1812.06127",
+    ),
+    "fedavgm": Method(
+        "momentum on the server",
+        {"algorithm": {"name": "fedavg", "server": {"name": "momentum", "beta": 0.4}}},
+        server="m <- beta m + mean delta; w + m",
+        state="server: m",
+        cites="arXiv:1909.06335",
+    ),
+    "fedadam": Method(
+        "Adam on the server",
+        {"algorithm": {"name": "fedavg", "server": {"name": "adam"}}},
+        server="w + lr m / (sqrt(v) + tau)",
+        state="server: m, v",
+        departs="v starts at tau^2, no bias correction, as in the paper",
+        cites="arXiv:2003.00295",
+    ),
+    "feddyn": Method(
+        "a linear term that makes local optima agree",
+        {"algorithm": "feddyn"},
+        client="cross-entropy - <g, w> + (alpha/2) |w - sent|^2",
+        server="h <- h - alpha (replied / population) mean delta; w + mean delta - h / alpha",
+        state="server: h; client: g",
+        departs="alpha is the same for all clients and everything is in the (clipped) loss; for the plain mean",
+        cites="arXiv:2111.04263",
+    ),
+    "fedacg": Method(
+        "clients start from a look-ahead point",
+        {"algorithm": "fedacg"},
+        client="cross-entropy + beta |w - sent|^2",
+        server="m <- lam m + mean delta; w + m; sends w + lam m",
+        state="server: m",
+        departs='no 1/2 in the term, as in the published code; `prox = "half"` is the paper',
+        cites="arXiv:2201.03172",
+    ),
+    "fedsmoo": Method(
+        "consensus and flat minima together",
+        {"algorithm": "fedsmoo"},
+        client="cross-entropy at w + e, dynamic regularization of w and e; two passes a step",
+        server="s <- rho mean mu / |mean mu|; w + mean delta + mean h",
+        state="server: s, h; client: h, mu",
+        extra_bytes="s down and mu up: twice both ways",
+        departs="as in FL-Simulator, which drops a small term of the s update; for the plain mean",
+        cites="arXiv:2305.11584",
+    ),
+    "fedlc": Method(
+        "calibrate logits by class counts",
+        {"algorithm": "fedlc"},
+        client="cross-entropy of z - tau n_c^(-1/4)",
+        departs='softmax over present classes, as in the published code; `form = "paper"` leaves out the true class',
+        cites="arXiv:2209.00189",
+    ),
+    "fedntd": Method(
+        "keep what the received model says of wrong classes",
+        {"algorithm": "fedntd"},
+        client="(1 - beta) cross-entropy + beta KL over the not-true classes",
+        departs='weights 0.7 and 0.3 without tau^2, as in the FedACG code; `form = "official"` is the authors\'',
+        cites="arXiv:2106.03097",
+    ),
+    "fedmlb": Method(
+        "local features through the received model's later blocks",
+        {"algorithm": "fedmlb"},
+        client="cross-entropy + lambda1 branch cross-entropy + lambda2 branch KL",
+        departs="none known; needs a model with stages",
+        cites="arXiv:2207.06936",
+    ),
+    "feddecorr": Method(
+        "decorrelate the penultimate feature",
+        {"algorithm": "feddecorr"},
+        client="cross-entropy + beta mean squared off-diagonal of Z'Z / n",
+        departs="the published code's scale, which grows with the batch; needs a model with stages",
+        cites="arXiv:2210.00226",
+    ),
+    "fedrcl": Method(
+        "relaxed contrastive learning over all stages",
+        {"algorithm": "fedrcl"},
+        client="cross-entropy + contrastive term + beta penalty on too similar pairs",
+        departs="hardest positive, two negatives, one pair, as in the published code; needs a model with stages",
+        cites="arXiv:2401.04928",
+    ),
+    "scaffold": Method(
+        "control variates against client drift",
+        {"algorithm": "scaffold"},
+        client="gradient + c - c_i",
+        server="w + mean delta; c + (replied / population) mean change of c_i",
+        state="server: c; client: c_i",
+        extra_bytes="c down and its change up: twice both ways",
+        departs="option II; for the plain mean and plain SGD",
+        cites="arXiv:1910.06378",
+    ),
+    "fedcm": Method(
+        "client steps along the last round's mean direction",
+        {"algorithm": "fedcm"},
+        client="alpha gradient + (1 - alpha) D",
+        server="w + mean delta; D <- -mean delta / sum of learning rates",
+        state="server: D",
+        extra_bytes="D down: twice the downlink",
+        departs="D is measured with the rates of its own round; for plain SGD",
+        cites="arXiv:2106.10874",
+    ),
+    "fedwon": Method(
+        "no normalization, scaled weight standardization",
+        {"algorithm": "fedwon", "model.standardize": "scaled"},
+        extra_bytes="a gain for each output channel, no norm parameters",
+        departs='raw weights are exchanged; `exchange = "wsp"` is what the FedWSQ paper says FedWon does',
+        cites="ICLR 2024 (Zhuang and Lyu)",
+    ),
+    "fedpaq": Method(
+        "uniform stochastic quantization of updates",
+        {"uplink": {"codec": "uq", "bits": 4}},
+        extra_bytes="B bits a coded weight instead of 32",
+        departs="absmax scale for each tensor instead of the L2 norm, on the tensors that FedWSQ codes",
+        cites="arXiv:1909.13014",
+    ),
+    "fedhq+": Method(
+        "weigh clients by the error of their code",
+        {"uplink": {"codec": "uq", "bits": 4}, "aggregation": "error"},
+        server="w + sum p_i delta_i, p_i proportional to 1 / (1 + error_i)",
+        extra_bytes="as fedpaq; the error travels in the message's header",
+        departs="the weights are derived from the idea, the paper's formula was not available",
+        cites="Chen et al., 2021 (FedHQ)",
+    ),
+    "fedws": Method(
+        "weight standardization",
+        {"model.standardize": "ws"},
+        departs="unbiased std and eps outside the root, as in the published code",
+        cites="FedWSQ",
+    ),
+    "fedwsq": Method(
+        "weight standardization and DANUQ",
+        {"model.standardize": "ws", "uplink": {"codec": "danuq", "bits": 4}},
+        state="server: one scale a coded tensor",
+        extra_bytes="B bits a coded weight instead of 32, one scale a coded tensor both ways",
+        departs="dequantizes with the shared scale, as in the published code; weighted by examples as in Eq. 1",
+        cites="FedWSQ",
+    ),
+}
+
+
+def document() -> str:
+    """The text of `docs/methods.md`."""
+    head = (
+        "# Methods\n\nGenerated by `python -m fedwsq.methods > docs/methods.md`; a test keeps it up to date.\n\n"
+        "`fedwsq run method=NAME` expands to the settings below, which `config.toml` then spells out. Unless a row says\n"
+        "otherwise the client minimizes cross-entropy, the server adds the weighted mean update, nothing is kept between\n"
+        "rounds and the traffic is FedAvg's. Hyper-parameters and their defaults are the fields of the algorithm's\n"
+        "dataclass: `fedwsq ls algorithms`.\n\n"
+        "| method | idea | client | server | memory | extra bytes | settings | departs from its paper | source |\n"
+        "|---|---|---|---|---|---|---|---|---|\n"
+    )
+    rows = [
+        f"| {name} | {m.idea} | {m.client} | {m.server} | {m.state} | {m.extra_bytes} "
+        f"| {_settings(m)} | {m.departs or 'no'} | {m.cites} |".replace("|w - sent|^2", "&#124;w - sent&#124;^2")
+        for name, m in METHODS.items()
+    ]
+    return head + "\n".join(rows) + "\n"
+
+
+def _settings(method: Method) -> str:
+    return ", ".join(f"`{key} = {value}`" for key, value in method.settings.items())
+
+
+if __name__ == "__main__":
+    print(document(), end="")
