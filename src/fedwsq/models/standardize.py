@@ -116,6 +116,7 @@ class WSLayer(nn.Module):
     """A layer that computes with its standardized weight; its parameter stays the raw one."""
 
     plain: ClassVar[type[nn.Module]]
+    settings: ClassVar[tuple[str, ...]] = ("rho", "eps")
     weight: Tensor  # the raw parameter
     rho: float = 1e-3
     eps: float = 1e-5
@@ -124,9 +125,22 @@ class WSLayer(nn.Module):
         """The weight this layer computes with."""
         return standardized(self.weight, self.rho, self.eps)
 
+    def unit_weight(self, weight: Tensor) -> Tensor:
+        """What the layer makes of `weight` before rho."""
+        return standardized(weight, 1.0, self.eps)
+
+    def become_plain(self) -> None:
+        """Turn into the plain layer that holds the standardized weight."""
+        with torch.no_grad(), torch.autocast(self.weight.device.type, enabled=False):
+            weight = self.standardized_weight()
+        self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+        for name in self.settings:
+            vars(self).pop(name, None)
+        self.__class__ = self.plain  # type: ignore[assignment]
+
     def extra_repr(self) -> str:
-        """The plain layer's, and rho."""
-        return f"{super().extra_repr()}, rho={self.rho:g}"
+        """The plain layer's, and the settings."""
+        return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in self.settings)])
 
 
 class WSConv1d(WSLayer, nn.Conv1d):
@@ -221,15 +235,12 @@ def init_standardized(model: M) -> M:
 def bake(model: M) -> M:
     """Turn WS layers into plain ones that hold the standardized weights, in place: same outputs, nothing to install.
 
-    The result's `state_dict()` loads into the unstandardized architecture. For export: the raw weights are gone.
+    The result's `state_dict()` loads into the unstandardized architecture; of a model with scaled standardization, into
+    `drop_norms` of that. For export: the raw weights are gone.
     """
     for layer in list(model.modules()):
         if isinstance(layer, WSLayer):
-            with torch.no_grad(), torch.autocast(layer.weight.device.type, enabled=False):
-                weight = layer.standardized_weight()
-            layer.weight = nn.Parameter(weight, requires_grad=layer.weight.requires_grad)
-            layer.__class__ = layer.plain  # type: ignore[assignment]
-            vars(layer).pop("rho", None), vars(layer).pop("eps", None)
+            layer.become_plain()
     return model
 
 
@@ -274,6 +285,3 @@ class WeightStandardization:
     def apply(self, model: nn.Module) -> nn.Module:
         """`model` with WS convolutions and fresh weights in them."""
         return init_standardized(standardize(model, self.rho, self.eps))
-
-
-STANDARDIZATIONS: dict[str, type[Standardization]] = {"none": NoStandardization, "ws": WeightStandardization}

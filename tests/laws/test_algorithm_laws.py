@@ -1,0 +1,114 @@
+"""What must hold for every algorithm, with and without weight standardization, whatever the codec."""
+
+import pytest
+import torch
+
+from fedwsq.algorithms import ALGORITHMS
+from fedwsq.config import dump_plan, make_plan
+from fedwsq.core.tree import fingerprint
+from fedwsq.federation.checkpoint import load_snapshot, save_snapshot
+from fedwsq.federation.federation import Federation, first_snapshot
+from fedwsq.federation.inprocess import Pool, Serial
+from fedwsq.federation.site import Site
+from fedwsq.federation.workload import build_workload
+from fedwsq.methods import METHODS
+
+CPU = torch.device("cpu")
+WORLD = {
+    "data.name": "laws_world:tiny_digits",
+    "data.clients": 4,
+    "data.partition": "iid",
+    "model.name": "laws_world:tiny_net",
+    "clients_per_round": 3,
+    "rounds": 10,
+    "training.epochs": 1,
+    "training.batches_per_epoch": 2,
+    "training.precision": "float32",
+}
+CODECS = {"float32": {}, "danuq1": {"codec": "danuq", "bits": 1}, "danuq4": {"codec": "danuq", "bits": 4}}
+CASES = [
+    (algorithm, standardize, codec)
+    for algorithm in ALGORITHMS
+    for standardize in (("scaled",) if algorithm == "fedwon" else ("none", "ws"))
+    for codec in CODECS
+]
+
+
+def tiny_plan(algorithm, standardize="none", codec="float32", **more):
+    axes = {"algorithm": algorithm, "model.standardize": standardize, "uplink": CODECS[codec]}
+    return make_plan({}, {**WORLD, **axes, **more})
+
+
+@pytest.fixture(scope="module")
+def pool():
+    shared = Pool(dump_plan(tiny_plan("fedavg")), 2, CPU)
+    yield shared
+    shared.close()
+
+
+def outcome(federation, rounds):
+    records = [federation.step() for _ in range(rounds)]
+    assert [record.failures for record in records] == [{}] * rounds
+    sent = [(record.uplink_bytes, record.downlink_bytes) for record in records]
+    return fingerprint(federation.params), sent, [record.test_accuracy for record in records]
+
+
+@pytest.mark.parametrize(("algorithm", "standardize", "codec"), CASES)
+def test_rounds_are_the_same_serial_on_a_pool_and_after_resume(algorithm, standardize, codec, pool, tmp_path):
+    plan = tiny_plan(algorithm, standardize, codec)
+    workload = build_workload(plan)
+    start = first_snapshot(workload)
+
+    serial = Federation(workload, Serial(Site(workload, CPU, tmp_path / "serial")), start)
+    first = outcome(serial, 1)
+    assert first[0] != fingerprint(start.server["params"]), "the round did not change the model"
+    save_snapshot(tmp_path / "checkpoints", serial.snapshot)
+    second = outcome(serial, 1)
+    assert all(torch.isfinite(x).all() for vector in serial.snapshot.server.values() for x in vector.values())
+
+    pool.adopt(dump_plan(plan), CPU, tmp_path / "pool")
+    side_by_side = Federation(workload, pool, start)
+    assert outcome(side_by_side, 1) == first
+    assert outcome(side_by_side, 1) == second
+
+    # Round 2 once more, from the checkpoint, over memory that has seen it already: nobody advances twice.
+    snapshot, warning = load_snapshot(tmp_path / "checkpoints")
+    assert not warning
+    again = Federation(workload, Serial(Site(workload, CPU, tmp_path / "serial")), snapshot)
+    assert outcome(again, 1) == second
+
+
+@pytest.mark.parametrize("algorithm", [name for name in ALGORITHMS if name != "fedavg"])
+def test_an_update_differs_from_fedavg(algorithm, tmp_path):
+    axis = "scaled" if algorithm == "fedwon" else "none"
+    exchange = {"algorithm.exchange": "wsp"} if algorithm == "fedwon" else {}
+    results = []
+    for name, more in (("fedavg", {}), (algorithm, exchange)):
+        workload = build_workload(tiny_plan(name, axis, **more))
+        federation = Federation(workload, Serial(Site(workload, CPU, tmp_path / name)))
+        results.append(outcome(federation, 2)[0])
+    assert results[0] != results[1]
+
+
+def test_what_a_method_sends_beyond_fedavg_is_counted(tmp_path):
+    sent = {}
+    for name in ("fedavg", "scaffold", "fedsmoo", "fedcm", "feddyn"):
+        workload = build_workload(tiny_plan(name))
+        record = Federation(workload, Serial(Site(workload, CPU, tmp_path / name))).step()
+        sent[name] = (record.uplink_bytes, record.downlink_bytes)
+    up, down = sent["fedavg"]
+    weights = 4 * sum(workload.schema.sizes.values())
+    assert sent["feddyn"] == (up, down)
+    for name in ("scaffold", "fedsmoo"):
+        assert sent[name][0] - up > 3 * weights
+        assert sent[name][1] - down > 3 * weights
+    assert sent["fedcm"][0] == up
+    assert sent["fedcm"][1] - down > 3 * weights
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_runs_by_its_name(method, tmp_path):
+    plan = make_plan({}, {"method": method, **WORLD})
+    workload = build_workload(plan)
+    federation = Federation(workload, Serial(Site(workload, CPU, tmp_path)))
+    assert not federation.step().failures

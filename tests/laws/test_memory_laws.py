@@ -1,0 +1,114 @@
+"""Methods whose clients remember: kills, lost replies and fallen-back checkpoints must not show in the weights."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+from test_algorithm_laws import tiny_plan
+
+from fedwsq.config import dump_plan
+from fedwsq.core.tree import fingerprint
+from fedwsq.federation.checkpoint import LAST, load_snapshot, save_snapshot
+from fedwsq.federation.federation import Federation, first_snapshot
+from fedwsq.federation.inprocess import Serial
+from fedwsq.federation.site import Site
+from fedwsq.federation.workload import build_workload
+
+CPU = torch.device("cpu")
+ROUNDS = 6
+REMEMBERING = ["feddyn", "fedsmoo", "scaffold"]
+
+
+class Crash(Exception):
+    """The process is gone."""
+
+
+class Troubled:
+    """A real serial backend with trouble on the line."""
+
+    def __init__(self, inner, crash_in=0, lose_in=0):
+        self.inner, self.crash_in, self.lose_in = inner, crash_in, lose_in
+
+    def dispatch(self, body, orders):
+        number = orders[0].key.round
+        for done, answer in enumerate(self.inner.dispatch(body, orders)):
+            if number == self.crash_in and done == 3:
+                raise Crash
+            if number != self.lose_in or done != 1:
+                yield answer
+
+    def evaluate(self, body, starts):
+        return self.inner.evaluate(body, starts)
+
+    def close(self):
+        self.inner.close()
+
+
+def federation(workload, folder, snapshot, **trouble):
+    return Federation(workload, Troubled(Serial(Site(workload, CPU, folder / "clients")), **trouble), snapshot)
+
+
+def advance(server, folder, until):
+    """Run rounds, with a checkpoint after each."""
+    while server.snapshot.round < until:
+        server.step()
+        save_snapshot(folder / "checkpoints", server.snapshot)
+
+
+@pytest.mark.parametrize("algorithm", REMEMBERING)
+def test_disturbed_and_undisturbed_runs_end_alike(algorithm, tmp_path):
+    workload = build_workload(tiny_plan(algorithm, **{"data.clients": 6, "clients_per_round": 5}))
+    start = first_snapshot(workload)
+    calm = federation(workload, tmp_path / "calm", start)
+    (tmp_path / "calm").mkdir()
+    advance(calm, tmp_path / "calm", ROUNDS)
+
+    folder = tmp_path / "stormy"
+    folder.mkdir()
+    server = federation(workload, folder, start, crash_in=3, lose_in=4)
+    with pytest.raises(Crash):  # after 3 of 5 clients replied
+        advance(server, folder, ROUNDS)
+    server = federation(workload, folder, load_snapshot(folder / "checkpoints")[0], lose_in=4)
+    advance(server, folder, 4)  # round 4 loses a reply, and is over
+    assert server.snapshot.accepted != calm.snapshot.accepted
+    damaged = folder / "checkpoints" / LAST
+    damaged.write_bytes(damaged.read_bytes()[:-40])  # back to round 3: the lost reply's round runs again
+    snapshot, warning = load_snapshot(folder / "checkpoints")
+    assert snapshot.round == 3
+    assert "damaged" in warning
+    advance(federation(workload, folder, snapshot), folder, ROUNDS)
+
+    final, _ = load_snapshot(folder / "checkpoints")
+    for vector, params in calm.snapshot.server.items():
+        assert fingerprint(final.server[vector]) == fingerprint(params)
+
+
+@pytest.mark.parametrize("algorithm", REMEMBERING)
+def test_a_real_kill_leaves_no_trace(algorithm, tmp_path):
+    config = tmp_path / "plan.toml"
+    config.write_text(dump_plan(tiny_plan(algorithm, rounds=12)))
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def fedwsq(*words):
+        return [sys.executable, "-m", "fedwsq.cli", *words, "--workers", "1"]
+
+    def weights(*words):
+        run = subprocess.run(fedwsq(*words), env=env, capture_output=True, text=True, check=True)
+        return next(line for line in run.stdout.splitlines() if "weights" in line).split()[-2]
+
+    calm = weights("run", str(config), "--out", str(tmp_path / "calm"))
+    process = subprocess.Popen(fedwsq("run", str(config), "--out", str(tmp_path / "killed")), env=env)
+    rows = tmp_path / "killed" / "rounds.jsonl"
+    deadline = time.monotonic() + 60
+    while not (rows.exists() and rows.read_text().count("\n") >= 3) and time.monotonic() < deadline:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = [json.loads(line)["round"] for line in rows.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    assert 3 <= done[-1] < 12, "the kill came too late to mean anything"
+    assert weights("resume", str(tmp_path / "killed")) == calm
