@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # In force for build environments too, so that torch is never resolved without its pin.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test test-slow lint bench install clean
+.PHONY: run test test-slow lint bench docs install clean
 
 run: $(STAMP)
 	$(BIN)/fedwsq run $(ARGS)
@@ -28,6 +28,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/foundation.py $(ARGS)
+
+docs: $(STAMP)
+	$(BIN)/python -c 'from fedwsq.methods import document; print(document(), end="")' > docs/methods.md
 
 install: $(STAMP)
 

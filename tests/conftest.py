@@ -1,14 +1,13 @@
 """Fixtures that several folders share. Helpers that are plain functions live in `harness.py`."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from harness import tiny
 from hypothesis import settings
 
 from fedwsq.federation.run import Run, Summary
+from harness import tiny
 
 settings.register_profile("fedwsq", deadline=None)  # two busy cores: a slow example is not a failure
 settings.load_profile("fedwsq")
@@ -31,8 +30,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
 
 
 @pytest.fixture
-def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory is empty, and there is no data root in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDWSQ_DATA", raising=False)
-    yield tmp_path
+    return tmp_path

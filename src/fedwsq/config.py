@@ -5,6 +5,7 @@ that entry's fields. The bare name will do where the defaults are wanted, and `"
 the package.
 """
 
+import copy
 import difflib
 import hashlib
 import importlib
@@ -121,7 +122,7 @@ def _expand(method: Any) -> dict[str, Any]:
         return {}
     if method not in METHODS:
         raise ConfigError(f"method is {method!r}; it can be {', '.join(METHODS)}{_nearest(method, METHODS)}")
-    return {**PLAIN, **METHODS[method].settings}
+    return copy.deepcopy({**PLAIN, **METHODS[method].settings})  # overrides change what they are given
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> None:

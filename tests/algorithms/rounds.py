@@ -71,7 +71,7 @@ def cnn_delta(algorithm, labels=LABELS, batch_size=3, **training):
     training = Training(**{"epochs": 2, "batch_size": batch_size, "precision": "float32"} | training)
     shard = Shard(x, torch.tensor(labels))
     task = LocalTask(model, shard, Key(0, 1, 0), training, learning_rates(training, 1, 10), classes=10)
-    algorithm.check(model)
+    algorithm.check(model, task.training)
     update, client = algorithm.client_update({"params": start}, {}, task)
     assert client == {}
     return torch.cat([d.flatten() for d in update.vectors["delta"].values()])

@@ -6,6 +6,7 @@ from torch import nn
 from fedwsq.algorithms.fedavg import FedAvg
 from fedwsq.algorithms.feddecorr import FedDecorr, decorrelation
 from fedwsq.core.errors import ConfigError
+from fedwsq.training import Training
 
 X = [[1.0, 2.0], [2.0, 3.0], [4.0, 3.0]]
 CLIENTS = [(X, [0, 1, 1]), ([[0.0, 1.0], [1.0, -1.0], [2.0, 0.0]], [1, 0, 0])]
@@ -89,7 +90,7 @@ def test_out_of_range():
 
 def test_needs_stages():
     with pytest.raises(ConfigError, match=r"feddecorr needs a model with stages \(pooled, head\): .* Linear is not"):
-        FedDecorr().check(nn.Linear(2, 2))
+        FedDecorr().check(nn.Linear(2, 2), Training())
 
 
 def test_refuses_another_criterion():

@@ -7,6 +7,7 @@ from torch import nn
 from fedwsq.algorithms.fedavg import FedAvg
 from fedwsq.algorithms.fedmlb import FedMLB, branch_losses
 from fedwsq.core.errors import ConfigError
+from fedwsq.training import Training
 
 CLIENTS = [([1.0, 2.0], [0, 0]), ([1.0, 3.0], [1, 0])]
 LOCALS = [[0.6876593535606661, 0.8612730052400804], [0.37963700907393394, 0.7658031247049152]]
@@ -98,7 +99,7 @@ def test_out_of_range(options):
 def test_needs_stages():
     message = r"fedmlb needs a model with stages \(features, resume\): .*resnet8.* are; Linear is not"
     with pytest.raises(ConfigError, match=message):
-        FedMLB().check(nn.Linear(2, 2))
+        FedMLB().check(nn.Linear(2, 2), Training())
 
 
 def test_refuses_another_criterion():

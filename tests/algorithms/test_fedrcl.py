@@ -7,6 +7,7 @@ from torch import nn
 
 from fedwsq.algorithms.fedrcl import FedRCL, relaxed_contrastive, spatial_mean
 from fedwsq.core.errors import ConfigError
+from fedwsq.training import Training
 
 FEATURES = [[1.0, 0.1], [0.9, 0.3], [0.2, 1.0], [0.7, 0.7]]
 CLIENTS = [(FEATURES, [0, 0, 1, 1]), (FEATURES, [1, 0, 0, 0])]
@@ -133,7 +134,7 @@ def test_out_of_range(options):
 
 def test_needs_stages():
     with pytest.raises(ConfigError, match=r"fedrcl needs a model with stages \(features, resume\): .* Linear is not"):
-        FedRCL().check(nn.Linear(2, 2))
+        FedRCL().check(nn.Linear(2, 2), Training())
 
 
 def test_refuses_another_criterion():

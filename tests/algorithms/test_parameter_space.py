@@ -1,8 +1,7 @@
 """Worked numbers of the methods that change the gradient or the server's rule, two rounds each."""
 
 import pytest
-import torch
-from toy_problem import play, toy_task
+from toy_problem import Point, play
 
 from fedwsq.algorithms import FedAvg
 from fedwsq.algorithms.fedacg import FedACG
@@ -13,7 +12,7 @@ from fedwsq.algorithms.fedsmoo import FedSMOO
 from fedwsq.algorithms.scaffold import Scaffold
 from fedwsq.algorithms.server_opt import Adam, Momentum, Plain
 from fedwsq.core.errors import ConfigError
-from fedwsq.training import AdamW, Sgd
+from fedwsq.training import AdamW, Sgd, Training
 
 
 def close(expected):
@@ -121,18 +120,15 @@ def test_fedcm():
 @pytest.mark.parametrize("algorithm", [Scaffold(), FedCM()])
 @pytest.mark.parametrize("optimizer", [Sgd(momentum=0.9), AdamW()])
 def test_methods_that_divide_by_the_rates_refuse_other_optimizers(algorithm, optimizer):
-    server = algorithm.init_server({"w": torch.tensor([1.0, -2.0])})
-    client = algorithm.init_client(server["params"])
+    algorithm.check(Point(), Training())
     with pytest.raises(ConfigError, match="plain SGD"):
-        algorithm.client_update(algorithm.broadcast(server), client, toy_task("A", optimizer=optimizer))
+        algorithm.check(Point(), Training(optimizer=optimizer))
 
 
 def test_fedsmoo_refuses_an_optimizer_that_would_rescale_its_decay():
-    algorithm = FedSMOO()
-    server = algorithm.init_server({"w": torch.tensor([1.0, -2.0])})
-    with pytest.raises(ConfigError, match="training.optimizer=sgd"):
-        received, client = algorithm.broadcast(server), algorithm.init_client(server["params"])
-        algorithm.client_update(received, client, toy_task("A", optimizer=AdamW()))
+    FedSMOO().check(Point(), Training(optimizer=Sgd(momentum=0.9)))
+    with pytest.raises(ConfigError, match=r"training\.optimizer=sgd"):
+        FedSMOO().check(Point(), Training(optimizer=AdamW()))
 
 
 @pytest.mark.parametrize(

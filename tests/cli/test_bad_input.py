@@ -5,10 +5,10 @@ import shutil
 import sys
 
 import pytest
-from harness import TINY_WORDS
 
 from fedwsq.cli import main
 from fedwsq.data.cifar10 import RECORD_BYTES, TEST, TRAIN
+from harness import TINY_WORDS
 
 pytestmark = [
     pytest.mark.usefixtures("in_empty_folder"),

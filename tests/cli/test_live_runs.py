@@ -11,11 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from harness import TINY_WORDS, gone, rows, start, tiny, wait_until
 
 from fedwsq.cli import main
 from fedwsq.federation.checkpoint import load_snapshot
 from fedwsq.federation.run import Run, run
+from harness import TINY_WORDS, gone, rows, start, tiny, wait_until
 
 PAUSED_WORDS = [*TINY_WORDS, "model.name=user_code:paused_cnn"]
 ONE_WORKER = ["--workers", "1"]
@@ -121,7 +121,7 @@ def test_ctrl_c_while_the_workers_start_is_as_quiet(tmp_path):
     folder = tmp_path / "run"
     process = start("run", *TINY_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path, start_new_session=True)
     wait_until(lambda: len(psutil.Process(process.pid).children()) == 2)
-    time.sleep(0.3)
+    time.sleep(1.0)  # deep in their imports
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "")

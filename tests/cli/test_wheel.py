@@ -8,6 +8,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from harness import TINY_WORDS, rows
 
 ROOT = Path(__file__).parents[2]

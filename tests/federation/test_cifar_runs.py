@@ -5,12 +5,12 @@ import time
 
 import psutil
 import pytest
-from harness import gone, rows, start, timeless, wait_until
 
 from fedwsq.core.errors import DataError
 from fedwsq.data import DATASETS
 from fedwsq.federation.checkpoint import load_snapshot
 from fedwsq.federation.run import Run, Summary, run
+from harness import gone, rows, start, timeless, wait_until
 
 REDUCED = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 4}
 
@@ -48,8 +48,9 @@ def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(seria
     time.sleep(0.3)
     workers = psutil.Process(process.pid).children()
     process.kill()
+    process.wait()
+    wait_until(lambda: all(map(gone, workers)), seconds=5)
     process.communicate()
-    wait_until(lambda: all(map(gone, workers)), seconds=10)
     assert len(rows(folder)) < 3
     assert load_snapshot(folder / "checkpoints")[0].round < 3
     with Run.resume(folder, workers=2) as opened:

@@ -1,9 +1,8 @@
 """Clients with hardly any examples, or none."""
 
-from harness import rows, tiny
-
 from fedwsq.federation.run import run
 from fedwsq.federation.workload import build_workload
+from harness import rows, tiny
 
 
 def test_as_many_clients_as_examples_train_on_one_each(tmp_path):

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from harness import timeless, tiny
 
 from fedwsq.core.errors import RunError
 from fedwsq.core.tree import fingerprint
@@ -22,6 +21,7 @@ from fedwsq.federation.site import Failure, Order, Reply, Site
 from fedwsq.federation.spool import Spool
 from fedwsq.federation.workload import build_workload
 from fedwsq.wire import Kind, decode, encode
+from harness import timeless, tiny
 
 CPU = torch.device("cpu")
 Answers = list[Reply | Failure]

@@ -91,6 +91,12 @@ def test_a_direction_is_clipped():
     assert got == pytest.approx([1 - 0.6, -2 - 0.8], abs=1e-6)
 
 
+def test_adaptive_clipping_comes_before_the_norm():
+    # |w| = sqrt(5), so a unit's gradient is cut to .1 sqrt(5): [3, 4] / 5 * .2236; a step of .1 times that.
+    got = one_step([3.0, 4.0], agc=0.1, clip_norm=10.0)
+    assert got == pytest.approx([1 - 0.1 * 0.6 * 0.1 * 5**0.5, -2 - 0.1 * 0.8 * 0.1 * 5**0.5], abs=1e-6)
+
+
 def test_training_does_not_change_its_start():
     start = {"w": torch.tensor([1.0, -2.0])}
     toy_task(TARGETS["A"]).train(start, loss=toy_loss)
@@ -188,7 +194,7 @@ def test_the_update_is_weighted_by_examples():
 @pytest.mark.parametrize(
     "settings",
     [{"epochs": 0}, {"batches_per_epoch": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"lr_decay": 0.0}, {"lr_decay": 1.1},
-     {"batch_size": -1}, {"weight_decay": -1.0}, {"clip_norm": -1.0}],
+     {"batch_size": -1}, {"weight_decay": -1.0}, {"clip_norm": -1.0}, {"agc": -1.0}],
 )  # fmt: skip
 def test_settings_out_of_range_are_refused(settings):
     (name,) = settings

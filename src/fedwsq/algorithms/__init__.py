@@ -12,6 +12,7 @@ from fedwsq.algorithms.fedntd import FedNTD
 from fedwsq.algorithms.fedprox import FedProx
 from fedwsq.algorithms.fedrcl import FedRCL
 from fedwsq.algorithms.fedsmoo import FedSMOO
+from fedwsq.algorithms.fedwon import FedWon
 from fedwsq.algorithms.scaffold import Scaffold
 from fedwsq.algorithms.server_opt import SERVER_OPTIMIZERS, ServerOptimizer
 
@@ -28,6 +29,7 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedrcl": FedRCL,
     "scaffold": Scaffold,
     "fedcm": FedCM,
+    "fedwon": FedWon,
 }
 
 __all__ = ["ALGORITHMS", "SERVER_OPTIMIZERS", "Algorithm", "FedAvg", "ServerOptimizer"]

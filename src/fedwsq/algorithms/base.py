@@ -7,7 +7,7 @@ from torch import nn
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
 from fedwsq.models import MODELS
-from fedwsq.training import LocalTask, Sgd
+from fedwsq.training import LocalTask, Sgd, Training
 
 
 class Algorithm(Protocol):
@@ -18,8 +18,8 @@ class Algorithm(Protocol):
         """Names of the vectors that go up."""
         ...
 
-    def check(self, model: nn.Module) -> None:
-        """Raise `ConfigError` when the model lacks what the method needs; asked before the first round."""
+    def check(self, model: nn.Module, training: Training) -> None:
+        """Raise `ConfigError` when model or settings lack what the method needs; asked before the first round."""
         ...
 
     def init_server(self, params: Params) -> State:
@@ -51,8 +51,8 @@ class Defaults:
         """Only the update itself."""
         return ("delta",)
 
-    def check(self, model: nn.Module) -> None:
-        """Any model will do."""
+    def check(self, model: nn.Module, training: Training) -> None:
+        """Any model and any settings will do."""
 
     def init_client(self, params: Params) -> State:
         """Clients keep nothing between rounds."""
@@ -63,17 +63,17 @@ class Defaults:
         return {"params": server["params"]}
 
 
-def require_plain_sgd(method: str, task: LocalTask) -> None:
+def require_plain_sgd(method: str, training: Training) -> None:
     """Raise `ConfigError` unless a step is lr times the direction: the method divides by the sum of the rates."""
-    if task.training.optimizer != Sgd():
+    if training.optimizer != Sgd():
         raise ConfigError(f"{method} is derived for plain SGD steps; use training.optimizer=sgd without momentum")
 
 
-def require_cross_entropy(method: str, task: LocalTask) -> None:
+def require_cross_entropy(method: str, training: Training) -> None:
     """Raise `ConfigError` unless the plan's criterion is the one that the method has inside its own loss."""
-    if task.training.criterion.name != "cross_entropy":
+    if training.criterion.name != "cross_entropy":
         raise ConfigError(
-            f"training.criterion is {task.training.criterion.name}, but {method} brings its own loss, "
+            f"training.criterion is {training.criterion.name}, but {method} brings its own loss, "
             "made of cross_entropy; use training.criterion=cross_entropy, or another algorithm"
         )
 

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from fedwsq.algorithms.base import Defaults, require_plain_sgd
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import add, axpy, scale, sub, zeros_like
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Training
 from fedwsq.training.local import Gradient
 
 
@@ -23,6 +25,10 @@ class FedCM(Defaults):
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"alpha is {self.alpha}, must be above 0 and at most 1")
 
+    def check(self, model: nn.Module, training: Training) -> None:
+        """It divides by the sum of the learning rates."""
+        require_plain_sgd("fedcm", training)
+
     def init_server(self, params: Params) -> State:
         """D = 0."""
         return {"params": params, "direction": zeros_like(params)}
@@ -33,7 +39,6 @@ class FedCM(Defaults):
 
     def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
         """Step along alpha gradient + (1 - alpha) D."""
-        require_plain_sgd("fedcm", task)
         start, shared = received["params"], scale(1 - self.alpha, received["direction"])
 
         def direction(params: Params, gradient: Gradient) -> Params:

@@ -14,7 +14,7 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import sub
 from fedwsq.core.types import State, Update, Vectors
 from fedwsq.models import Staged
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Training
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class FedDecorr(FedAvg):
         if not 0 <= self.beta < math.inf:
             raise ConfigError(f"beta is {self.beta}, must be finite and not negative")
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, training: Training) -> None:
         """The model must show the features before its head."""
         require_stages("feddecorr", model, "pooled", "head")
+        require_cross_entropy("feddecorr", training)
 
     def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
         """Train with CE + beta times the penalty."""
-        require_cross_entropy("feddecorr", task)
 
         def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
             staged = cast(Staged, model)

@@ -12,7 +12,7 @@ from fedwsq.algorithms.fedavg import FedAvg
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import sub
 from fedwsq.core.types import State, Update, Vectors
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Training
 
 Form = Literal["code", "paper"]
 
@@ -33,9 +33,12 @@ class FedLC(FedAvg):
         if self.form not in ("code", "paper"):
             raise ConfigError(f"form is {self.form!r}, must be 'code' or 'paper'")
 
+    def check(self, model: nn.Module, training: Training) -> None:
+        """Its loss is made of cross-entropy."""
+        require_cross_entropy("fedlc", training)
+
     def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
         """Train with the calibrated cross-entropy."""
-        require_cross_entropy("fedlc", task)
         counts = task.class_counts
 
         def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import sub
 from fedwsq.core.types import State, Update, Vectors
 from fedwsq.models import Staged
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Training
 
 
 @dataclass(frozen=True)
@@ -36,13 +36,13 @@ class FedMLB(FedAvg):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be finite and not negative")
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, training: Training) -> None:
         """The model must be one that can be cut."""
         require_stages("fedmlb", model, "features", "resume")
+        require_cross_entropy("fedmlb", training)
 
     def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
         """Train with the branches' losses."""
-        require_cross_entropy("fedmlb", task)
         frozen = cast(Staged, task.frozen(received["params"]))
 
         def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

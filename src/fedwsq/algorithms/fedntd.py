@@ -13,7 +13,7 @@ from fedwsq.algorithms.fedavg import FedAvg
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import sub
 from fedwsq.core.types import State, Update, Vectors
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Training
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,12 @@ class FedNTD(FedAvg):
         if self.form == "code" and self.beta > 1:
             raise ConfigError(f"beta is {self.beta}, must be from 0 to 1 in (1 - beta) CE + beta L; or form='official'")
 
+    def check(self, model: nn.Module, training: Training) -> None:
+        """Its loss is made of cross-entropy."""
+        require_cross_entropy("fedntd", training)
+
     def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
         """Train with cross-entropy and distillation from the received model."""
-        require_cross_entropy("fedntd", task)
         frozen = task.frozen(received["params"])
         code = self.form == "code"
         ce_weight, ntd_weight = (1 - self.beta, self.beta) if code else (1.0, self.beta * self.tau**2)

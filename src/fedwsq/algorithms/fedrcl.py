@@ -14,7 +14,7 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import sub
 from fedwsq.core.types import State, Update, Vectors
 from fedwsq.models import Staged
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Training
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class FedRCL(FedAvg):
         if not -1 <= self.threshold <= 1:
             raise ConfigError(f"threshold is {self.threshold}, must be a cosine, from -1 to 1")
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, training: Training) -> None:
         """The model must show its features."""
         require_stages("fedrcl", model, "features", "resume")
+        require_cross_entropy("fedrcl", training)
 
     def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
         """Train with the contrastive losses of all levels."""
-        require_cross_entropy("fedrcl", task)
 
         def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
             staged = cast(Staged, model)

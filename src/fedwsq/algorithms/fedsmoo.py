@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from fedwsq.algorithms.base import Defaults
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import add, axpy, norm, scale, sub, zeros_like
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Sgd, Training
 from fedwsq.training.local import Gradient
 
 
@@ -30,6 +32,11 @@ class FedSMOO(Defaults):
     def sends(self) -> tuple[str, ...]:
         """The update and the dual variable of the perturbation."""
         return ("delta", "mu")
+
+    def check(self, model: nn.Module, training: Training) -> None:
+        """Its decay is part of its gradient, which only SGD leaves as it is."""
+        if not isinstance(training.optimizer, Sgd):
+            raise ConfigError("fedsmoo puts part of its gradient into the weight decay; use training.optimizer=sgd")
 
     def init_server(self, params: Params) -> State:
         """s = 0, and 0 for the mean of all clients' h."""

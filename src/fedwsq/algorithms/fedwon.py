@@ -10,7 +10,7 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import sub
 from fedwsq.core.types import State, Update, Vectors
 from fedwsq.models.scaled import ScaledWSLayer, exchange_standardized
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Training
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class FedWon(FedAvg):
         if self.exchange not in ("psp", "wsp"):
             raise ConfigError(f'fedwon exchange = "{self.exchange}" is unknown; it is "psp" or "wsp"')
 
-    def check(self, model: nn.Module) -> None:
+    def check(self, model: nn.Module, training: Training) -> None:
         """The model must have scaled WS layers."""
         if not any(isinstance(layer, ScaledWSLayer) for layer in model.modules()):
             raise ConfigError("fedwon needs model.standardize=scaled")

@@ -2,10 +2,12 @@
 
 from dataclasses import dataclass
 
+from torch import nn
+
 from fedwsq.algorithms.base import Defaults, require_plain_sgd
 from fedwsq.core.tree import add, axpy, scale, sub, zeros_like
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Training
 from fedwsq.training.local import Gradient
 
 
@@ -21,6 +23,10 @@ class Scaffold(Defaults):
         """The update and the change of the client's control variate."""
         return ("delta", "control")
 
+    def check(self, model: nn.Module, training: Training) -> None:
+        """It divides by the sum of the learning rates."""
+        require_plain_sgd("scaffold", training)
+
     def init_server(self, params: Params) -> State:
         """c = 0."""
         return {"params": params, "control": zeros_like(params)}
@@ -35,7 +41,6 @@ class Scaffold(Defaults):
 
     def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
         """Step along gradient + c - c_i; then c_i <- c_i - c - delta / (sum of learning rates)."""
-        require_plain_sgd("scaffold", task)
         start, c, own = received["params"], received["control"], client["control"]
         correction = sub(c, own)
 

@@ -14,8 +14,8 @@ KEY=VALUE sets any field by its dotted name; the value is TOML or a plain word.
 
 examples:
   fedwsq run
-  fedwsq run model.standardize=false uplink.codec=float32       FedAvg
-  fedwsq run uplink.codec=float32                               FedWS
+  fedwsq run method=fedavg                                      a method by name (fedwsq ls methods)
+  fedwsq run method=fedacg uplink.codec=danuq uplink.bits=1 model.standardize=true
   fedwsq run uplink.bits=1                                      FedWSQ, one bit
   fedwsq run data.name=cifar10 data.root=DIR data.clients=100 model.name=resnet8
   fedwsq run my.toml seed=3 --out runs/mine --workers 2

@@ -44,7 +44,7 @@ class Workload:
                 )
             network = plan.model.standardize.apply(network)
         check_model(network)
-        plan.algorithm.check(network)
+        plan.algorithm.check(network, plan.training)
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def initial_params(self) -> Params:

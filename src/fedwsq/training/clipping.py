@@ -1,4 +1,4 @@
-"""Adaptive gradient clipping (Brock et al., 2021, arXiv:2102.06171): for networks without norms, which diverge sooner."""
+"""Adaptive gradient clipping (Brock et al., 2021, arXiv:2102.06171), for networks without norms."""
 
 import torch
 from torch import Tensor

@@ -12,6 +12,7 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.core.seeds import torch_rng
 from fedwsq.core.types import Key, Params, Update
 from fedwsq.data.batches import augment, batches, normalize
+from fedwsq.training.clipping import adaptive_clip
 from fedwsq.training.losses import CRITERIA, Criterion, Loss
 from fedwsq.training.optimizers import Optimizer, Sgd
 
@@ -32,6 +33,7 @@ class Training:
     schedule: Literal["plain", "published"] = "plain"
     weight_decay: float = 1e-3
     clip_norm: float = 10.0  # of all gradients together; 0 is off
+    agc: float = 0.0  # adaptive clipping of each output unit's gradient, before the norm; 0 is off
     criterion: Criterion = Criterion("cross_entropy", CRITERIA["cross_entropy"])
     optimizer: Optimizer = Sgd()
     precision: Precision = "auto"
@@ -44,7 +46,7 @@ class Training:
             raise ConfigError(f"lr is {self.lr}, must be above 0")
         if not 0 < self.lr_decay <= 1:
             raise ConfigError(f"lr_decay is {self.lr_decay}, must be above 0 and at most 1 (1: no decay)")
-        for name in ("batch_size", "weight_decay", "clip_norm"):
+        for name in ("batch_size", "weight_decay", "clip_norm", "agc"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
 
@@ -130,6 +132,9 @@ class LocalTask:
                 group["lr"] = lr
             for x, y in self._epoch(epoch):
                 total += self._backward(params, x, y, loss, direction)
+                if self.training.agc:
+                    for p in params.values():
+                        p.grad = None if p.grad is None else adaptive_clip(p.grad, p.detach(), self.training.agc)
                 if self.training.clip_norm:
                     nn.utils.clip_grad_norm_(params.values(), self.training.clip_norm)
                 optimizer.step()
