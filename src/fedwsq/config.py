@@ -104,14 +104,20 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key.strip(), value
 
 
+def plan_settings(plan: Plan) -> dict[str, Any]:
+    """The plan as nested settings, every default spelled out; `make_plan` of them gives the plan back."""
+    settings: dict[str, Any] = _dump(Plan, plan)
+    return settings
+
+
 def dump_plan(plan: Plan) -> str:
-    """The plan as TOML, every default spelled out; `load_plan` of it gives the plan back."""
-    return tomli_w.dumps(_dump(Plan, plan))
+    """The plan as TOML; `load_plan` of it gives the plan back."""
+    return tomli_w.dumps(plan_settings(plan))
 
 
 def plan_digest(plan: Plan) -> str:
     """Sixteen hex digits that two runs share when only their number of rounds may differ."""
-    settings = _dump(Plan, plan)
+    settings = plan_settings(plan)
     del settings["rounds"]
     return hashlib.blake2b(tomli_w.dumps(settings).encode(), digest_size=8).hexdigest()
 
@@ -270,7 +276,7 @@ def _elsewhere(key: str) -> str:
         return found
 
     common = ["data.root", "data.partition.alpha", "model.standardize.rho", "uplink.codec.momentum"]
-    every = [*paths(_dump(Plan, Plan()), ""), *common]
+    every = [*paths(plan_settings(Plan()), ""), *common]
     leaves = {path.rpartition(".")[2]: path for path in every}
     close = difflib.get_close_matches(key, leaves, n=1)
     return f"; did you mean {leaves[close[0]]}?" if close else ""

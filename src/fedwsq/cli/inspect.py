@@ -38,14 +38,14 @@ def main(args: argparse.Namespace) -> int:
     print(f"run {message.run.hex()}, nonce {message.nonce.hex()}, last accepted round {message.accepted}")
     print(f"weight {message.weight:g}, quantization error {message.error:.6g}, rates {list(message.rates)}")
     for name, value in message.metrics.items():
-        print(f"metric {name} = {value:g}")
+        print(f"metric {name!r} = {value:g}")
     for vector, states in message.states.items():
         for name, state in states.items():
-            print(f"state {vector} {name}: {state.tolist()}")
+            print(f"state {vector!r} {name}: {state.tolist()}")
     for vector, packets in message.packets.items():
         for name, packet in packets.items():
             scale = "own scale" if packet.own_scale else "shared scale"
             side = f", {scale}, side {list(packet.side)}" if packet.side else ""
             codec = names.get(packet.codec, f"codec {packet.codec}")
-            print(f"tensor {vector} {name}: {codec}, {packet.rate:g} bits, {len(packet.code)} bytes{side}")
+            print(f"tensor {vector!r} {name}: {codec}, {packet.rate:g} bits, {len(packet.code)} bytes{side}")
     return 0

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedwsq.config import plan_settings
 from fedwsq.federation.records import RoundRecord
 from fedwsq.federation.run import Run, Summary
 from fedwsq.report.tensorboard import TensorBoard
@@ -86,12 +87,15 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 def describe(run: Run) -> str:
     """The run in a line."""
-    plan = run.plan
-    standardize = type(plan.model.standardize).__name__
+    plan, named = run.plan, plan_settings(run.plan)
+    standardize, uplink = named["model"]["standardize"]["name"], named["uplink"]
+    bits = (
+        f" at {uplink['bits']['bits']:g} bits" if uplink["bits"]["name"] == "fixed" else f", {uplink['bits']['name']}"
+    )
     return (
         f"{plan.data.load.name}, {plan.data.clients} clients, {plan.clients_per_round} a round; "
-        f"{plan.model.build.name}{' with WS' if standardize == 'WeightStandardization' else ''}; "
-        f"{type(plan.algorithm).__name__}; uplink {type(plan.uplink.codec).__name__.lower()}; "
+        f"{plan.model.build.name}{'' if standardize == 'none' else f' with {standardize}'}; "
+        f"{named['algorithm']['name']}; uplink {uplink['codec']['name']}{bits}; "
         f"{run.workers} worker{'s' if run.workers > 1 else ''}, {run.device.type}, {plan.training.precision}"
     )
 

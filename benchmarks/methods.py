@@ -1,0 +1,67 @@
+"""Every method on CIFAR-10, side by side: accuracy, time and bytes after a few rounds.
+
+    python benchmarks/methods.py DATA_ROOT [OUT] [--rounds 15] [--write FILE]
+
+ResNet-8, 20 clients of 2500 images, 5 a round, Dirichlet 0.3, reduced local work: one epoch of 50 batches of 50. Runs
+that are in OUT already are not run again.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import fedwsq
+from fedwsq.methods import METHODS
+
+SETTING = {
+    "data.clients": 20,
+    "data.partition": {"name": "dirichlet", "alpha": 0.3},
+    "clients_per_round": 5,
+    "training.epochs": 1,
+    "training.batch_size": 50,
+    "eval_every": 5,
+}
+
+
+def run_all(data: Path, out: Path, rounds: int) -> dict[str, list[dict]]:
+    results = {}
+    for name in METHODS:
+        rows = out / name / "rounds.jsonl"
+        if not rows.exists():
+            plan = {**SETTING, "method": name, "rounds": rounds, "data.root": str(data)}
+            summary = fedwsq.run("cifar10-resnet8", plan, out=out / name)
+            print(f"{name}: accuracy {summary.accuracy:.4f}, {summary.seconds:.0f} s", flush=True)
+        results[name] = [json.loads(line) for line in rows.read_text().splitlines()]
+    return results
+
+
+def table(results: dict[str, list[dict]]) -> str:
+    base = results["fedavg"]
+    seconds = lambda rows: sum(row["train_seconds"] for row in rows)
+    lines = [
+        "| method | accuracy | of FedAvg's | training time of FedAvg's | up, MB | down, MB |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, rows in results.items():
+        accuracy = rows[-1]["test_accuracy"]
+        up, down = (sum(row[f"{way}link_bytes"] for row in rows) / 1e6 for way in ("up", "down"))
+        share, time = accuracy / base[-1]["test_accuracy"], seconds(rows) / seconds(base)
+        lines.append(f"| {name} | {accuracy:.4f} | {share:.2f} | {time:.2f} | {up:.2f} | {down:.2f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path, nargs="?", default=Path("runs/methods"))
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--write", type=Path)
+    args = parser.parse_args()
+    text = table(run_all(args.data, args.out, args.rounds))
+    print(text)
+    if args.write:
+        args.write.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
