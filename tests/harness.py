@@ -45,10 +45,12 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    """Wait for something that another process does."""
+def wait_until(true: Callable[[], object], seconds: float = 60.0, process: subprocess.Popen[str] | None = None) -> None:
+    """Wait for something that another process does; `process` is to be alive until then."""
     end = time.monotonic() + seconds
     while not true():
+        if process is not None and process.poll() is not None:
+            raise AssertionError(f"ended early: {process.communicate()}")
         assert time.monotonic() < end, f"waited {seconds} s in vain"
         time.sleep(0.01)
 
