@@ -27,6 +27,23 @@ def _pause(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         time.sleep(float(os.environ.get("TEST_PAUSE_SECONDS", "0")))
 
 
+STEPS_BEFORE_SIGTERM = 0
+
+
+def terminating_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
+    """The same network; after some training steps someone sends its process a SIGTERM, once."""
+    model = cnn(classes, channels)
+    model.register_forward_pre_hook(_terminate)
+    return model
+
+
+def _terminate(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    global STEPS_BEFORE_SIGTERM
+    STEPS_BEFORE_SIGTERM -= module.training
+    if module.training and STEPS_BEFORE_SIGTERM == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
 def failing_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
     """A network that cannot be trained."""
     model = cnn(classes, channels)

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+import user_code
 from fedwsq.cli import main
 from fedwsq.federation.checkpoint import load_snapshot
 from fedwsq.federation.run import Run, run
@@ -27,9 +28,8 @@ def test_piped_output_is_one_plain_line_a_round_and_a_summary(capsys, tmp_path, 
     lines = out.splitlines()
     assert err == ""
     assert "\x1b" not in out
-    assert lines[0] == (
-        f"{tmp_path / 'run'}: digits, 10 clients, 5 a round; cnn with WS; FedAvg; uplink danuq; 1 worker, cpu, float32"
-    )
+    assert lines[0].startswith(f"{tmp_path / 'run'}: digits, 10 clients, 5 a round; cnn")
+    assert lines[0].endswith("; 1 worker, cpu, float32")
     for line, row in zip(lines[1:4], rows(finished.folder), strict=True):
         assert re.fullmatch(
             rf"round {row['round']}/3: accuracy {row['test_accuracy']:.4f}, up 80\.\d kB, down 48\d\.\d kB, "
@@ -87,40 +87,51 @@ def test_kept_messages_and_tensorboard_are_beside_the_run(capsys, tmp_path):
     assert any(path.name.startswith("events") for path in (folder / "tensorboard").iterdir())
 
 
-@pytest.mark.parametrize(
-    ("number", "workers"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)], ids=["Ctrl-C, two workers", "SIGTERM, serial"]
-)
-def test_a_stopped_run_saves_says_how_to_go_on_and_goes_on_to_the_same_weights(finished, tmp_path, number, workers):
-    folder = tmp_path / "my run"
-    process = start(
-        "run", *PAUSED_WORDS, "--out", folder, "--workers", str(workers),
-        cwd=tmp_path, pause=0.15, start_new_session=True,
-    )  # fmt: skip
-    wait_until(lambda: len(rows(folder)) == 1)
-    time.sleep(0.2)
-    children = psutil.Process(process.pid).children()
-    if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # a terminal sends Ctrl-C to the whole group
-    else:
-        process.send_signal(number)
-    out, err = process.communicate(timeout=30)
-    assert process.returncode == 130
-    assert err == ""
+def assert_goes_on(folder: Path, out: str, weights: str) -> None:
+    """The run in `folder` was stopped on purpose: it says how to go on, and doing so gives the undisturbed weights."""
     done = len(rows(folder))
     assert 1 <= done < 3
     assert f"stopped; {done} complete rounds are saved. Go on with: fedwsq resume '{folder}'" in out
     assert load_snapshot(folder / "checkpoints")[0].round == done
-    assert all(map(gone, children))
     with Run.resume(folder, workers=1) as opened:
         assert opened.warnings == []
-        assert opened.go().weights == finished.summary.weights
+        assert opened.go().weights == weights
+
+
+def test_ctrl_c_saves_says_how_to_go_on_and_leaves_no_worker(finished, tmp_path):
+    folder = tmp_path / "my run"
+    process = start(
+        "run", *PAUSED_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path, pause=0.15, start_new_session=True
+    )
+    wait_until(lambda: len(rows(folder)) == 1, process=process)
+    time.sleep(0.2)
+    children = psutil.Process(process.pid).children()
+    os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (130, "")
+    assert len(children) == 2
+    assert all(map(gone, children))
+    assert_goes_on(folder, out, finished.summary.weights)
+
+
+def test_a_polite_kill_stops_like_ctrl_c(finished, tmp_path, capsys):
+    """SIGTERM in the 13th of 30 training steps, to this very process."""
+    folder = tmp_path / "my run"
+    user_code.STEPS_BEFORE_SIGTERM = 13
+    words = [*TINY_WORDS, "model.name=user_code:terminating_cnn"]
+    assert main(["run", *words, *ONE_WORKER, "--out", str(folder)]) == 130
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert len(rows(folder)) == 1
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert_goes_on(folder, out, finished.summary.weights)
 
 
 @pytest.mark.slow
 def test_ctrl_c_while_the_workers_start_is_as_quiet(tmp_path):
     folder = tmp_path / "run"
     process = start("run", *TINY_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path, start_new_session=True)
-    wait_until(lambda: len(psutil.Process(process.pid).children()) == 2)
+    wait_until(lambda: len(psutil.Process(process.pid).children()) == 2, process=process)
     time.sleep(1.0)  # deep in their imports
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=30)

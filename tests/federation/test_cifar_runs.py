@@ -44,7 +44,7 @@ def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(seria
     folder = tmp_path / "run"
     words = [f"{key}={value}" for key, value in REDUCED.items()]
     process = start("run", "cifar10-resnet8", *words, "--out", folder, "--workers", "2", cwd=tmp_path)
-    wait_until(lambda: len(rows(folder)) == 1, seconds=300)
+    wait_until(lambda: len(rows(folder)) == 1, seconds=300, process=process)
     time.sleep(0.3)
     workers = psutil.Process(process.pid).children()
     process.kill()

@@ -55,7 +55,7 @@ def test_a_paused_network_is_the_same_network(finished, tmp_path):
 def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(finished, tmp_path):
     folder = tmp_path / "run"
     process = start("run", *PAUSED_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path, pause=0.15)
-    wait_until(lambda: len(rows(folder)) == 1)
+    wait_until(lambda: len(rows(folder)) == 1, process=process)
     time.sleep(0.2)  # a round has 5 clients with 2 steps each: 0.9 s at the least
     workers = psutil.Process(process.pid).children()
     assert len(workers) == 2
@@ -165,7 +165,7 @@ def test_workers_in_the_middle_of_long_work_do_not_outlive_their_parent(tmp_path
     """A minute of training ahead of them, and nobody left to answer to: they end at once, not after it."""
     monkeypatch.setenv("TEST_PAUSE_MARK", str(tmp_path / "training"))
     process = start("run", *PAUSED_WORDS, "--out", tmp_path / "run", "--workers", "2", cwd=tmp_path, pause=60)
-    wait_until((tmp_path / "training").exists)
+    wait_until((tmp_path / "training").exists, process=process)
     workers = psutil.Process(process.pid).children()
     kill_and_see_workers_go(process, workers)
 
@@ -175,7 +175,7 @@ def test_workers_whose_parent_dies_while_they_start_end_quietly(tmp_path):
     folder = tmp_path / "run"
     process = start("run", *TINY_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path)
     parent = psutil.Process(process.pid)
-    wait_until(lambda: len(parent.children()) == 2)
+    wait_until(lambda: len(parent.children()) == 2, process=process)
     workers = parent.children()
     os.kill(process.pid, signal.SIGKILL)
     wait_until(lambda: all(map(gone, workers)), seconds=15)

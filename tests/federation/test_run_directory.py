@@ -312,10 +312,7 @@ def test_resuming_a_finished_run_changes_nothing(finished, tmp_path):
 
 def test_fewer_rounds_than_were_run_are_refused(finished, tmp_path):
     folder = copy_of(finished, tmp_path)
-    with (
-        pytest.raises(ConfigError, match=r"rounds is 2, but .* has run 3 rounds already"),
-        Run.resume(folder, rounds=2),
-    ):
+    with pytest.raises(ConfigError, match="has run 3 rounds already"), Run.resume(folder, rounds=2):
         pass
     assert load_plan(folder / "config.toml").rounds == 3
 
