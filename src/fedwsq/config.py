@@ -9,7 +9,6 @@ import copy
 import difflib
 import hashlib
 import importlib
-import inspect
 import os
 import sys
 import tomllib
@@ -202,9 +201,8 @@ def _build_entry(hint: Any, value: Any, where: str) -> Any:
         raise ConfigError(f"{where} needs a name: one of {', '.join(TABLES[hint])}")
     target = _find(TABLES[hint], name, where)
     if issubclass(hint, Recipe):
-        parameters = inspect.signature(target).parameters
-        hints = get_type_hints(target)
-        known = {key: hints[key] for key in parameters if key in hints and key not in hint.context}
+        possible = hint(name, target).settings
+        known = {key: value for key, value in get_type_hints(target).items() if key in possible}
         return hint(name, target, _build_known(known, settings, where, name))
     if not is_dataclass(target):
         raise ConfigError(f"{where} is {name!r}, which is not a dataclass")
@@ -223,7 +221,7 @@ def _find(table: Mapping[str, Callable[..., Any]], name: Any, where: str) -> Any
         sys.path.append(os.getcwd())
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{where} is {name!r}, which cannot be imported: {error}") from None
 
 

@@ -47,3 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `fedwsq ls | head`
         sys.stderr.close()
         return 0
+    except OSError as error:  # a full disk, a folder without permission
+        print(f"fedwsq: {error}", file=sys.stderr)
+        return 2

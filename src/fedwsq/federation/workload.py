@@ -33,7 +33,14 @@ class Workload:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The network at its initial weights, which depend on the seed alone."""
+        """The network that trains here; whoever uses it loads weights first."""
+        return self._build()
+
+    def initial_params(self) -> Params:
+        """The weights of round 0, which depend on the seed alone."""
+        return {name: p.contiguous() for name, p in snapshot(dict(self._build().named_parameters())).items()}
+
+    def _build(self) -> nn.Module:
         data, plan = self.dataset, self.plan
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(plan.seed, "init"))
@@ -46,10 +53,6 @@ class Workload:
         check_model(network)
         plan.algorithm.check(network, plan.training)
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
-
-    def initial_params(self) -> Params:
-        """The weights of round 0."""
-        return {name: p.contiguous() for name, p in snapshot(dict(self.model.named_parameters())).items()}
 
     @cached_property
     def schema(self) -> Schema:
