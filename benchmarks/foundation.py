@@ -1,8 +1,8 @@
 """The figures the README claims of a run as a whole: accuracy, speed, memory and overhead.
 
-    python benchmarks/foundation.py [quickstart] [memory] [overhead] [--json FILE]
+    python benchmarks/foundation.py [size] [quickstart] [memory] [overhead] [--json FILE]
 
-`memory` and `overhead` need CIFAR-10 under FEDWSQ_DATA. Without names, all three run.
+`memory` and `overhead` need CIFAR-10 under FEDWSQ_DATA. Without names, all of them run.
 """
 
 import argparse
@@ -76,6 +76,24 @@ def memory(folder: Path) -> dict:
     return {"peak_pss_gigabytes": peak / 1e9, "round_seconds": row["seconds"], "exit": process.returncode}
 
 
+def size(folder: Path) -> dict:
+    """Bytes of one client's reply for ResNet-18 at each width: the length of a real message."""
+    import torch
+
+    from fedwsq import Danuq, Fixed, Float32, Key, Link, Message, Schema, encode
+    from fedwsq.models import resnet18
+    from fedwsq.wire import Kind
+
+    schema = Schema({name: tuple(p.shape) for name, p in resnet18().named_parameters()})
+    delta = {name: 1e-3 * torch.randn(shape) for name, shape in schema.shapes.items()}
+    lengths = {}
+    for bits in (32, 4, 2, 1):
+        link, key = Link(Float32() if bits == 32 else Danuq(), Fixed(bits)), Key(0, 1, 0)
+        sent = link.send({"delta": delta}, link.init(schema, ("delta",)), key, (float(bits),), schema)
+        lengths[bits] = len(encode(Message(Kind.REPLY, key, bytes(16), packets=sent.packets), schema))
+    return {"reply_bytes": lengths, "factor": {bits: lengths[32] / length for bits, length in lengths.items()}}
+
+
 def overhead(folder: Path) -> dict:
     """The share of a resnet8 round that is neither training nor evaluation, on one worker where nothing overlaps."""
     rows = fedwsq(folder / "overhead", "cifar10-resnet8", "rounds=5", "--workers", "1")
@@ -84,7 +102,7 @@ def overhead(folder: Path) -> dict:
 
 
 def main() -> None:
-    parts = {"quickstart": quickstart, "memory": memory, "overhead": overhead}
+    parts = {"size": size, "quickstart": quickstart, "memory": memory, "overhead": overhead}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

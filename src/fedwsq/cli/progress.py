@@ -60,12 +60,13 @@ def _display(
         task = bar.add_task(last, total=rounds, completed=done)
 
         def on_client(finished: int, asked: int) -> None:
-            bar.update(task, completed=done + finished / asked * 0.99, description=f"{last}, client {finished}/{asked}")
+            text = f"{last}, client {finished}/{asked}"
+            bar.update(task, completed=done + finished / asked * 0.99, description=text, refresh=True)
 
         def on_round(record: RoundRecord) -> None:
             nonlocal done, last
             done, last = record.round, _short(record)
-            bar.update(task, completed=done, description=last)
+            bar.update(task, completed=done, description=last, refresh=True)
 
         listeners.append(on_round)
         yield on_client
