@@ -9,6 +9,7 @@ import copy
 import difflib
 import hashlib
 import importlib
+import math
 import os
 import sys
 import tomllib
@@ -125,7 +126,7 @@ def _expand(method: Any) -> dict[str, Any]:
     """The dotted settings of a method; none without one."""
     if method is None:
         return {}
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise ConfigError(f"method is {method!r}; it can be {', '.join(METHODS)}{_nearest(method, METHODS)}")
     return copy.deepcopy({**PLAIN, **METHODS[method].settings})  # overrides change what they are given
 
@@ -184,8 +185,8 @@ def _build_scalar(hint: Any, value: Any, where: str) -> Any:
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
         kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[hint]
         raise ConfigError(f"{where} is {value!r}, must be {kind}")
-    if isinstance(value, float) and value != value:
-        raise ConfigError(f"{where} is nan, must be a number")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{where} is {value}, must be a finite number")
     return value
 
 
@@ -283,7 +284,7 @@ def _elsewhere(key: str) -> str:
 def _dump(hint: Any, value: Any) -> Any:
     """The settings that `_build` would turn back into `value`."""
     if isinstance(value, Recipe):
-        return {"name": value.name, **value.options}
+        return {"name": value.name, **{key: each for key, each in value.options.items() if each is not None}}
     if is_dataclass(value):
         hints = get_type_hints(type(value))
         settings: dict[str, Any] = {}

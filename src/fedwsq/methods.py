@@ -142,7 +142,7 @@ METHODS: dict[str, Method] = {
     "fedwon": Method(
         "no normalization, scaled weight standardization",
         {"algorithm": "fedwon", "model.standardize": "scaled"},
-        extra_bytes="a gain for each output channel, no norm parameters",
+        extra_bytes="a gain and a bias for each output channel, no norm parameters",
         departs='raw weights are exchanged; `exchange = "wsp"` is what the FedWSQ paper says FedWon does',
         cites="arXiv:2306.05879",
     ),

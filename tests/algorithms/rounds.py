@@ -12,7 +12,7 @@ LABELS = [0, 1, 2, 0, 1, 2, 3, 3, 0, 1]
 
 
 class Bias(nn.Module):
-    """The sheet's bias-only model of three classes."""
+    """The worked example's bias-only model of three classes."""
 
     def __init__(self):
         super().__init__()
@@ -23,7 +23,7 @@ class Bias(nn.Module):
 
 
 class Linear(nn.Module):
-    """The sheet's X W, whose logits are its features, as a model with one level."""
+    """The worked example's X W, whose logits are its features, as a model with one level."""
 
     def __init__(self):
         super().__init__()

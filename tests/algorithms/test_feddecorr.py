@@ -17,7 +17,7 @@ LOCALS = [
 SERVER = [[0.4081749737523771, -0.10822823115780567], [-0.01073420857478051, 0.41565449482894345]]
 
 
-def test_loss_and_gradient_of_the_sheet():
+def test_loss_and_gradient_by_hand():
     x = float64(X)
     loss = decorrelation(x)
     loss.backward()
@@ -32,7 +32,7 @@ def test_loss_and_gradient_of_the_sheet():
     assert loss.item() == pytest.approx((2 * 0.7559289460184545) ** 2 / 3, abs=1e-7)
 
 
-def test_round_of_the_sheet():
+def test_round_by_hand():
     local, _, server = toy_round(FedDecorr(), Linear, CLIENTS)
     for params, expected in zip(local, LOCALS, strict=True):
         assert params["w"].tolist() == [pytest.approx(row, abs=1e-5) for row in expected]

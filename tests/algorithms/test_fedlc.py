@@ -23,7 +23,7 @@ SERVER = {
 
 @pytest.mark.parametrize("form", ["code", "paper"])
 @pytest.mark.parametrize("client", [0, 1])
-def test_loss_and_gradient_of_the_sheet(form, client):
+def test_loss_and_gradient_by_hand(form, client):
     y = torch.tensor(list(LABELS.values())[client])
     bias = float64([0.2, -0.1, 0.4])
     loss = calibrated_cross_entropy(bias.expand(len(y), 3), y, torch.bincount(y, minlength=3), 1.0, form)
@@ -33,7 +33,7 @@ def test_loss_and_gradient_of_the_sheet(form, client):
 
 
 @pytest.mark.parametrize("form", ["code", "paper"])
-def test_round_of_the_sheet(form):
+def test_round_by_hand(form):
     clients = [(None, y) for y in LABELS.values()]
     local, _, server = toy_round(FedLC(form=form), Bias, clients, lr=0.5)
     for params, expected in zip(local, LOCALS[form], strict=True):

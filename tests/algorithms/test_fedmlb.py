@@ -19,7 +19,7 @@ PARTS = [  # after training: cross-entropy, that of the branch, divergence of th
 
 
 class Cut(nn.Module):
-    """The sheet's model: f = w1 x, logits +-w2 relu(f), one level."""
+    """The worked example's model: f = w1 x, logits +-w2 relu(f), one level."""
 
     def __init__(self):
         super().__init__()
@@ -32,7 +32,7 @@ class Cut(nn.Module):
         return self.w[1] * torch.stack([F.relu(feature), -F.relu(feature)], dim=1)
 
 
-def test_round_of_the_sheet():
+def test_round_by_hand():
     local, _, server = toy_round(FedMLB(), Cut, CLIENTS)
     for params, expected in zip(local, LOCALS, strict=True):
         assert params["w"].tolist() == pytest.approx(expected, abs=1e-5)
@@ -40,7 +40,7 @@ def test_round_of_the_sheet():
 
 
 @pytest.mark.parametrize("client", [0, 1])
-def test_losses_of_the_sheet_after_training(client):
+def test_losses_by_hand_after_training(client):
     x, y = (torch.tensor(values) for values in CLIENTS[client])
     local, frozen = Cut().double(), Cut().double()
     local.w.data = torch.tensor(LOCALS[client], dtype=torch.float64)

@@ -9,7 +9,7 @@ from fedwsq.algorithms.fedntd import FedNTD, not_true_distillation
 from fedwsq.core.errors import ConfigError
 
 CLIENTS = [(None, [0, 0, 1]), (None, [2, 2, 2, 1])]
-SHEET = [  # method, losses of the first step, locals, server
+WORKED = [  # method, losses of the first step, locals, server
     (
         FedNTD(),
         [0.8301575223679191, 0.7076575223679191],
@@ -40,8 +40,8 @@ SHEET = [  # method, losses of the first step, locals, server
 ]
 
 
-@pytest.mark.parametrize(("method", "losses", "locals_", "server"), SHEET)
-def test_round_of_the_sheet(method, losses, locals_, server):
+@pytest.mark.parametrize(("method", "losses", "locals_", "server"), WORKED)
+def test_round_by_hand(method, losses, locals_, server):
     local, _, after = toy_round(method, Bias, CLIENTS, lr=0.5)
     for params, expected in zip(local, locals_, strict=True):
         assert params["w"].tolist() == pytest.approx(expected, abs=1e-5)
@@ -50,7 +50,7 @@ def test_round_of_the_sheet(method, losses, locals_, server):
     assert first == pytest.approx(losses, abs=1e-5)
 
 
-def test_divergence_of_the_sheet():
+def test_divergence_by_hand():
     # without class 0: p = softmax(-.1, .4), q = softmax(0, -1)
     local, frozen = float64([[1.0, 0.0, -1.0]]), float64([[0.2, -0.1, 0.4]])
     loss = not_true_distillation(local, frozen, torch.tensor([0]), 1.0)

@@ -18,7 +18,7 @@ LOCALS = [
 SERVER = [[0.49536598842161267, -0.10850510073861397], [0.24900812259341396, 0.3002160408770307]]
 
 
-def test_losses_and_gradient_of_the_sheet():
+def test_losses_and_gradient_by_hand():
     features = float64(FEATURES)
     contrast, penalty = relaxed_contrastive(features, torch.tensor([0, 0, 1, 1]))
     (contrast + penalty).backward()
@@ -33,7 +33,7 @@ def test_losses_and_gradient_of_the_sheet():
     assert features.grad.tolist() == [pytest.approx(row, abs=1e-8) for row in expected]
 
 
-def test_round_of_the_sheet():
+def test_round_by_hand():
     local, _, server = toy_round(FedRCL(), Linear, CLIENTS, lr=0.01)
     for params, expected in zip(local, LOCALS, strict=True):
         assert params["w"].tolist() == [pytest.approx(row, abs=1e-5) for row in expected]

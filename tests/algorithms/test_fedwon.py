@@ -10,7 +10,7 @@ from fedwsq.core.types import Cohort, Key, Params, Update
 from fedwsq.models import ScaledStandardization, cnn, scaled_standardized, standardize, standardize_scaled
 from fedwsq.training import LocalTask, Shard, Trained, Training, learning_rates
 
-# algorithms.md 3.3: the two clients' raw weights after one step
+# the two clients' raw weights after one step
 START = [0.3, -0.1, 0.5, 0.1]
 LOCAL = [
     [0.028904665126467777, 0.32600266941892986, 0.8485640009844035, -0.4034713355298013],
@@ -19,7 +19,7 @@ LOCAL = [
 
 
 class Learned(LocalTask):
-    """A client whose training ends where the sheet says, with a gain that it learned."""
+    """A client whose training ends where the worked example says, with a gain that it learned."""
 
     def train(self, start: Params, **hooks: object) -> Trained:
         weight = torch.tensor(LOCAL[self.key.client], dtype=torch.float64).view(1, 4, 1, 1)

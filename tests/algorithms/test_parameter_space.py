@@ -12,6 +12,7 @@ from fedwsq.algorithms.fedsmoo import FedSMOO
 from fedwsq.algorithms.scaffold import Scaffold
 from fedwsq.algorithms.server_opt import Adam, Momentum, Plain
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.types import Cohort, Update
 from fedwsq.training import AdamW, Sgd, Training
 
 
@@ -117,6 +118,14 @@ def test_fedcm():
     assert weights(second, "direction") == close([0.2425611, -0.6531777])
 
 
+@pytest.mark.parametrize("metrics", [{}, {"lr_sum": 0.0}, {"lr_sum": -1.0}])
+def test_fedcm_keeps_its_direction_when_the_rates_make_no_sense(metrics):
+    algorithm = FedCM()
+    ((updates, _, server),) = play(algorithm, ["AB"])
+    after = algorithm.server_update(server, Update(updates[0].vectors, 1.0, metrics), Cohort(2, 1, 1, 4))
+    assert weights(after, "direction") == weights(server, "direction")
+
+
 @pytest.mark.parametrize("algorithm", [Scaffold(), FedCM()])
 @pytest.mark.parametrize("optimizer", [Sgd(momentum=0.9), AdamW()])
 def test_methods_that_divide_by_the_rates_refuse_other_optimizers(algorithm, optimizer):
@@ -135,6 +144,7 @@ def test_fedsmoo_refuses_an_optimizer_that_would_rescale_its_decay():
     ("make", "says"),
     [
         (lambda: FedProx(mu=-1.0), "mu is -1.0"),
+        (lambda: FedProx(prox="paper"), "prox is 'paper'; it can be code, half"),
         (lambda: FedDyn(alpha=0.0), "alpha is 0.0"),
         (lambda: FedACG(lam=1.0), "lam is 1.0"),
         (lambda: FedACG(beta=-1.0), "beta is -1.0"),

@@ -1,4 +1,4 @@
-"""The sheet's toy problem: f(w) = 1/2 |w - a|^2, exact gradient, lr .1, two steps, no decay, no clipping.
+"""The toy problem: f(w) = 1/2 |w - a|^2, exact gradient, lr .1, two steps, no decay, no clipping.
 
 Four clients A, B, C, D; round 1 is A and B, round 2 is B and C; D never takes part but counts in the population.
 """

@@ -10,7 +10,7 @@ from fedwsq import __version__
 from fedwsq.cli import main
 from fedwsq.cli.progress import human_bytes
 
-# algorithms.md 4.1
+# Worked numbers
 OPTIMAL_4 = [
     -2.6809, -2.0065, -1.5461, -1.1749, -0.8511, -0.5548, -0.2739, 0,
     0.243, 0.4909, 0.7493, 1.0256, 1.3309, 1.6844, 2.127, 2.7808,
@@ -183,3 +183,13 @@ def test_a_reader_that_stops_early_is_no_error():
 )
 def test_bytes_for_people(count, text):
     assert human_bytes(count) == text
+
+
+def test_overrides_may_stand_after_options(capsys, tmp_path):
+    code, _, err = fedwsq(capsys, "run", "rounds=1", "--out", str(tmp_path / "run"), "rouns=2")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "unknown key rouns" in err
+    with pytest.raises(SystemExit, match="2"):
+        main(["run", "--no-such-option=3"])
+    with pytest.raises(SystemExit, match="2"):
+        main(["ls", "a=b"])

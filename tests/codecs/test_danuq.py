@@ -12,10 +12,10 @@ from fedwsq.codecs.levels import LEVEL_KINDS, edges, levels, normal_error, width
 from fedwsq.codecs.packing import unpack
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 
-SHEET = json.loads((Path(__file__).parents[1] / "golden" / "sheet.json").read_text())
+WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
 EVERY = [(bits, kind) for kind in LEVEL_KINDS for bits in sorted(widths(kind))]
 SCALE = torch.tensor([0.001])
-DELTA = {"a": [0.0012, -0.0021, 0.0002, 0.0030], "b": [-0.0008, 0.0004, -0.0015, 0.0006]}  # algorithms.md 5.6
+DELTA = {"a": [0.0012, -0.0021, 0.0002, 0.0030], "b": [-0.0008, 0.0004, -0.0015, 0.0006]}
 
 
 def codes(packet):
@@ -73,14 +73,14 @@ def test_a_value_on_an_edge_goes_down_and_the_next_float_up(bits, kind):
 
 
 def test_published_edge_ties():
-    tie = SHEET["fedwsq.edge_tie"]
+    tie = WORKED["fedwsq.edge_tie"]
     assert codes(encode(tie["x"], 2, torch.ones(1))).tolist() == tie["codes"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 @pytest.mark.parametrize("client", ["a", "b"])
 def test_golden_round_client(bits, client):
-    expected = SHEET[f"fedwsq.B{bits}"][client]
+    expected = WORKED[f"fedwsq.B{bits}"][client]
     packet = encode(DELTA[client], bits)
     assert codes(packet).tolist() == expected["codes"]
     assert packet.side == pytest.approx((expected["s_i"],), rel=1e-6)
@@ -102,7 +102,7 @@ def server(packets, codec):
 @pytest.mark.parametrize(("dequantize", "key"), [("shared", "server_code"), ("own", "server_alg1_si_mean")])
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_golden_round_server(bits, dequantize, key):
-    codec, expected = Danuq(dequantize=dequantize), SHEET[f"fedwsq.B{bits}"]
+    codec, expected = Danuq(dequantize=dequantize), WORKED[f"fedwsq.B{bits}"]
     packets = [encode(delta, bits, codec=codec) for delta in DELTA.values()]
     assert server(packets, codec) == pytest.approx(expected[key], abs=1e-7)
     assert codec.fold(SCALE, [packet.side for packet in packets]).item() == pytest.approx(expected["s_g_new"], rel=1e-6)
@@ -110,7 +110,7 @@ def test_golden_round_server(bits, dequantize, key):
 
 def test_golden_round_of_mixed_widths():
     packets = [encode(DELTA["a"], 4), encode(DELTA["b"], 1)]
-    assert server(packets, Danuq()) == pytest.approx(SHEET["fedwsq.mixed_a4_b1"], abs=1e-7)
+    assert server(packets, Danuq()) == pytest.approx(WORKED["fedwsq.mixed_a4_b1"], abs=1e-7)
 
 
 @pytest.mark.parametrize("numel", [1, 7, 1000, 100_003])
@@ -194,7 +194,7 @@ def test_warm_up_of_the_shared_scale():
     for round in range(1, 51):
         scale = codec.fold(scale, [(0.005,), (0.005,)])
         seen[round] = scale.item()
-    for round, expected in SHEET["fedwsq.sg_warmup"]:
+    for round, expected in WORKED["fedwsq.sg_warmup"]:
         assert seen[round] == pytest.approx(expected, rel=1e-6)
 
 
@@ -234,7 +234,7 @@ def test_rates_follow_the_levels():
         ({"momentum": 0.0}, "danuq momentum = 0.0 is out of range; it must be above 0 and at most 1"),
         ({"momentum": 1.5}, "danuq momentum = 1.5"),
         ({"momentum": math.nan}, "danuq momentum = nan"),
-        ({"scale_init": 0.0}, "danuq scale_init = 0.0 is out of range; it must be a positive float32"),
+        ({"scale_init": 0.0}, "danuq scale_init = 0.0 is out of range; it must be from 1e-12 to 1e+20"),
         ({"scale_init": -1.0}, "danuq scale_init = -1.0"),
         ({"scale_init": math.inf}, "danuq scale_init = inf"),
         ({"scale_init": math.nan}, "danuq scale_init = nan"),
@@ -245,3 +245,15 @@ def test_settings_no_run_can_have(settings, text):
     with pytest.raises(ConfigError) as error:
         Danuq(**settings)
     assert text in str(error.value)
+
+
+def test_a_packet_that_chooses_its_own_scale_unasked_is_refused():
+    x = torch.tensor([1e-3, -2e-3, 3e-3])
+    shared = Danuq().init(3)
+    packet = Danuq().encode(x, shared, 4, 0)
+    Danuq().check(packet)
+    with pytest.raises(MessageError, match="must not say otherwise"):
+        Danuq().check(packet._replace(own_scale=True, side=(1e20,)))
+    with pytest.raises(MessageError, match="must not say otherwise"):
+        Danuq(dequantize="own").check(packet)
+    Danuq().check(Danuq().encode(torch.zeros(3), shared, 4, 0))  # zeros decode with their own scale, 0

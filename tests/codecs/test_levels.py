@@ -9,8 +9,8 @@ import pytest
 from fedwsq.codecs.levels import LEVEL_KINDS, edges, levels, normal_bias, normal_entropy, normal_error, widths
 from fedwsq.core.errors import ConfigError
 
-SHEET = json.loads((Path(__file__).parents[1] / "golden" / "sheet.json").read_text())  # algorithms.md 4.1
-SOLVED = [int(bits) for bits in SHEET["danuq"]]
+WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
+SOLVED = [int(bits) for bits in WORKED["danuq"]]
 EVERY = [(bits, kind) for kind in LEVEL_KINDS for bits in sorted(widths(kind))]
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)
 
@@ -52,8 +52,8 @@ def sides(q):
 
 
 @pytest.mark.parametrize("bits", SOLVED)
-def test_optimal_levels_match_the_sheet(bits):
-    expected = SHEET["danuq"][str(bits)]
+def test_optimal_levels_match_the_worked_ones(bits):
+    expected = WORKED["danuq"][str(bits)]
     found = levels(bits, "optimal")
     assert found == pytest.approx(expected["levels"], abs=1e-9, rel=0)
     assert normal_error(found) == pytest.approx(expected["mse"], rel=1e-9)
@@ -96,7 +96,7 @@ def test_lloyd_max_is_max_1960_table_one():
 
 def test_published_constants_against_the_optimum():
     largest = {bits: max(abs(np.subtract(levels(bits), levels(bits, "optimal")))) for bits in (1, 2, 4)}
-    assert largest == pytest.approx({int(bits): gap for bits, gap in SHEET["danuq.maxdiff_code"].items()}, abs=1e-9)
+    assert largest == pytest.approx({int(bits): gap for bits, gap in WORKED["danuq.maxdiff_code"].items()}, abs=1e-9)
     # 1 and 2 bits agree to the four published decimals (1.7241 was rounded up to 1.7242); 4 bits do not.
     assert largest[1] < 5e-5
     assert largest[2] < 1e-4
@@ -104,14 +104,14 @@ def test_published_constants_against_the_optimum():
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
-def test_published_constants_cost_what_the_sheet_says(bits):
-    error, bias = SHEET["danuq.mse_code"][str(bits)]
+def test_published_constants_cost_what_they_should(bits):
+    error, bias = WORKED["danuq.mse_code"][str(bits)]
     assert normal_error(levels(bits)) == pytest.approx(error, rel=1e-12)
     assert normal_bias(levels(bits)) == pytest.approx(bias, abs=1e-14)
 
 
 def test_one_sided_cost_is_the_integral_it_claims_to_be():
-    assert one_sided_cost((0.7, 1.5, 2.2)) == pytest.approx(SHEET["danuq.eq_check"]["quad"], abs=1e-14)
+    assert one_sided_cost((0.7, 1.5, 2.2)) == pytest.approx(WORKED["danuq.eq_check"]["quad"], abs=1e-14)
     q = (-2.2, -1.5, -0.7, 0.0, 0.7, 1.5, 2.2)
     assert 2 * one_sided_cost((0.7, 1.5, 2.2)) == pytest.approx(
         expectation(lambda x, level: (x - level) ** 2, q), abs=1e-14
@@ -134,7 +134,7 @@ def test_the_published_4_bit_sides_cost_more_than_the_optimum():
     found = dict(
         zip(("pub_pos", "pub_neg", "opt_pos", "opt_neg"), map(one_sided_cost, published + optimal), strict=True)
     )
-    assert found == pytest.approx(SHEET["danuq.side_cost"], rel=1e-11)
+    assert found == pytest.approx(WORKED["danuq.side_cost"], rel=1e-11)
     assert sum(map(one_sided_cost, optimal)) == pytest.approx(normal_error(levels(4, "optimal")), rel=1e-12)
 
 
@@ -149,7 +149,7 @@ def test_error_bias_and_entropy_match_quadrature(bits, kind):
 
 
 def test_scale_mismatch_table():
-    for bits, row in SHEET["danuq.scale_mismatch_relative_mse"].items():
+    for bits, row in WORKED["danuq.scale_mismatch_relative_mse"].items():
         found = {ratio: normal_error(levels(int(bits)), float(ratio)) for ratio in row}
         assert found == pytest.approx(row, rel=1e-11)
 

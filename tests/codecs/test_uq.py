@@ -12,7 +12,7 @@ from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 
 NONE = torch.empty(0)
 NEAREST = Uq(rounding="nearest")
-# algorithms.md 4.2 and 5.1: the two clients' updates and their uniform draws
+# the two clients' updates and their uniform draws
 DELTA = {"a": [0.10, -0.40, 0.05, 0.25], "b": [-0.20, 0.30, 0.00, 0.10]}
 DRAWS = {"a": [0.30, 0.90, 0.60, 0.10], "b": [0.20, 0.40, 0.80, 0.55]}
 
@@ -32,7 +32,7 @@ def round_trip(codec, x, bits, seed=0):
 
 
 def coded(client, bits):
-    """The packet of a client whose draws are the sheet's."""
+    """The packet of a client whose draws are the worked example's."""
     x, m = torch.tensor(DELTA[client]), max(map(abs, DELTA[client]))
     chosen = quantize_uniform(x, m, bits, torch.tensor(DRAWS[client]))
     return Packet(pack(chosen, bits), (m,), bits, 4, own_scale=True)
@@ -42,7 +42,7 @@ def values(client, bits):
     return Uq().decode(coded(client, bits), NONE, seed=0)
 
 
-# The sheet's worked numbers
+# Worked numbers
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_worked_fedhq_round(bits, q, p, server):
     assert mean.tolist() == pytest.approx(server, abs=1e-6)
 
 
-# Mean squared error on N(0, 1) when max|x| is the expected one of 36,864 values: the sheet's table
+# Mean squared error on N(0, 1) when max|x| is the expected one of 36,864 values: the worked table
 EXPECTED_MAX = 4.317292641271752
 EXPECTED_ERROR = {
     "stochastic": {1: 17.639, 2: 1.4581, 3: 0.25359, 4: 0.055226, 8: 0.00019109},

@@ -98,6 +98,9 @@ def test_overrides_may_be_a_mapping():
         ("rounds=1.5", "rounds is 1.5, must be a whole number"),
         ("rounds=true", "rounds is True, must be a whole number"),
         ("training.lr=nan", "training.lr is nan"),
+        ("training.lr=inf", "training.lr is inf"),
+        ("method=[1]", "method is"),
+        ("aggregation=sum algorithm=feddyn", "derived for the mean"),
         ("training.lr=-1", "training: lr is -1.0, must be above 0"),
         ("training=3", "training is 3, must be a table"),
         ("seed=-1", "seed is -1"),
@@ -121,7 +124,7 @@ def test_overrides_may_be_a_mapping():
 )
 def test_a_mistake_is_named_with_the_way_out(override, says):
     with pytest.raises(ConfigError, match=says):
-        load_plan("quickstart", [override])
+        load_plan("quickstart", override.split() if "=" in override.partition(" ")[2] else [override])
 
 
 def test_an_unknown_config_suggests_the_nearest():
@@ -143,7 +146,7 @@ def test_code_outside_the_package_joins_by_module_and_name(tmp_path, monkeypatch
         "@dataclass(frozen=True)\n"
         "class FedX(FedAvg):\n"
         "    mu: float = 0.5\n"
-        "def split(labels, clients, seed, skew: float = 1.0):\n"
+        "def split(labels, clients, seed, skew: float = 1.0, path: str | None = None):\n"
         "    return None\n"
     )
     monkeypatch.chdir(tmp_path)

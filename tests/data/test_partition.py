@@ -91,7 +91,7 @@ def statistics(counts: torch.Tensor) -> list[float]:
     ],
 )
 def test_dirichlet_is_as_skewed_as_the_published_split(alpha, published):
-    """algorithms.md 7, CIFAR-10, mean of 3 seeds; one seed deviates by at most .15, .02, .12 (measured over 200).
+    """CIFAR-10, mean of 3 seeds; one seed deviates by at most .15, .02, .12 (measured over 200).
 
     Allowed: 3 standard errors of our mean of 8 less theirs of 3, plus half of their last digit.
     """

@@ -195,3 +195,15 @@ def test_two_damaged_checkpoints_are_an_error_and_nothing_is_deleted(finished, t
     with pytest.raises(RunError, match=r"last\.safetensors.*previous\.safetensors"), Run.resume(folder, workers=1):
         pass
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_a_damaged_checkpoint_never_takes_the_place_of_a_good_one(tmp_path):
+    save_snapshot(tmp_path, make_snapshot())
+    save_snapshot(tmp_path, replace(make_snapshot(), round=8))
+    last = tmp_path / "last.safetensors"
+    last.write_bytes(last.read_bytes()[:-5])
+    assert load_snapshot(tmp_path)[0].round == 7
+    (tmp_path / ".next.safetensors.tmp").mkdir()  # nothing can be written there, as on a full disk
+    with pytest.raises(OSError, match="directory"):
+        save_snapshot(tmp_path, replace(make_snapshot(), round=8))
+    assert load_snapshot(tmp_path)[0].round == 7

@@ -3,13 +3,14 @@
 import functools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
 
+from fedwsq.algorithms import FedAvg
 from fedwsq.core.errors import RunError
-from fedwsq.core.tree import fingerprint
+from fedwsq.core.tree import fingerprint, scale
 from fedwsq.core.types import Key
 from fedwsq.evaluation import Scores
 from fedwsq.federation import federation as federation_module
@@ -228,6 +229,8 @@ def test_the_reply_of_another_client_is_refused():
         ({"kind": Kind.BROADCAST}, "kind broadcast, expected reply"),
         ({"weight": float("inf")}, "aggregation weight"),
         ({"weight": -1.0}, "aggregation weight"),
+        ({"weight": 1e-46}, "aggregation weight"),
+        ({"weight": 0.0}, "aggregation weight"),
         ({"packets": {}}, "message carries []"),
     ],
 )
@@ -285,6 +288,27 @@ def test_a_round_interrupted_half_way_leaves_no_trace():
     federation.step()
     federation.step()
     assert fingerprint(federation.params) == play(fine)[0]
+
+
+@dataclass(frozen=True)
+class Diverging(FedAvg):
+    """A server whose second step leaves the numbers."""
+
+    def server_update(self, server, mean, cohort):
+        after = super().server_update(server, mean, cohort)
+        return {**after, "params": scale(float("inf") if cohort.round == 2 else 1.0, after["params"])}
+
+
+def test_a_model_that_is_not_finite_is_never_taken_over():
+    federation = under(fine, replace(tiny(), algorithm=Diverging()))
+    federation.step()
+    before = federation.snapshot
+    record = federation.step()
+    assert (record.replied, record.failed) == (0, 5)
+    assert all("not finite" in reason for reason in record.failures.values())
+    assert fingerprint(federation.params) == fingerprint(before.server["params"])
+    assert federation.snapshot.accepted == before.accepted
+    assert federation.step().replied == 5
 
 
 def test_progress_counts_every_client():

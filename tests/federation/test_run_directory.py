@@ -452,3 +452,17 @@ def test_a_run_that_diverges_ends_in_rows_or_one_error_never_in_a_crash(tmp_path
 
 def test_all_finite_losses_are_json(finished):
     assert "NaN" not in (finished.folder / "rounds.jsonl").read_text()
+
+
+def test_a_config_that_was_changed_is_not_resumed(finished, tmp_path):
+    folder = copy_of(finished, tmp_path)
+    config = folder / "config.toml"
+    config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.2"))
+    with pytest.raises(RunError, match="was changed since the run began"), Run.resume(folder):
+        pass
+
+
+def test_a_validation_share_that_holds_nothing_out_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="holds none out"):
+        run(tiny(**{"data.validation": 0.0001}), out=tmp_path / "run", workers=1)
+    assert not (tmp_path / "run").exists()

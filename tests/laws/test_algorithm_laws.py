@@ -59,6 +59,9 @@ def test_rounds_are_the_same_serial_on_a_pool_and_after_resume(algorithm, standa
     workload = build_workload(plan)
     start = first_snapshot(workload)
 
+    save_snapshot(tmp_path / "start", start)
+    assert fingerprint(load_snapshot(tmp_path / "start")[0].server["params"]) == fingerprint(start.server["params"])
+
     serial = Federation(workload, Serial(Site(workload, CPU, tmp_path / "serial")), start)
     first = outcome(serial, 1)
     assert first[0] != fingerprint(start.server["params"]), "the round did not change the model"

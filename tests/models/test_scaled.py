@@ -1,4 +1,4 @@
-"""FedWon's scaled weight standardization: the sheet's worked numbers, the layers, and models without norms."""
+"""FedWon's scaled weight standardization: worked numbers, the layers, and models without norms."""
 
 import copy
 import math
@@ -31,7 +31,7 @@ from fedwsq.models import (
 from fedwsq.models.scaled import GAMMA_RELU
 
 W = torch.tensor([[0.3, -0.1, 0.5, 0.1]], dtype=torch.float64)
-# algorithms.md 3.3: what the two clients' raw weights are after one step
+# what the two clients' raw weights are after one step
 LOCAL = torch.tensor(
     [
         [0.028904665126467777, 0.32600266941892986, 0.8485640009844035, -0.4034713355298013],
@@ -61,7 +61,7 @@ def batch(name: str, count: int = 4) -> Tensor:
     return torch.randn(count, *shape, generator=torch.Generator().manual_seed(1))
 
 
-# Worked numbers: algorithms.md 2.6
+# Worked numbers
 
 
 def test_forward_is_the_worked_example():
@@ -319,7 +319,7 @@ def test_exchange_of_a_single_layer_and_of_plain_weight_standardization():
     exactly(exchanged["weight"], [0.19364916731037088, -0.5809475019311126, 0.5809475019311127, -0.19364916731037082])
     assert exchanged["gain"].item() == 7.0
     ws = standardize(nn.Conv2d(4, 1, 1, bias=False), rho=0.01)
-    tilde = [0.38728333520166675, -1.161850005605, 1.1618500056050003, -0.38728333520166663]  # algorithms.md 3.1
+    tilde = [0.38728333520166675, -1.161850005605, 1.1618500056050003, -0.38728333520166663]
     exactly(exchange_standardized(ws, {"weight": W.view(1, 4, 1, 1)})["weight"], tilde)
 
 

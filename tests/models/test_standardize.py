@@ -1,4 +1,4 @@
-"""Weight standardization: the sheet's worked numbers, the closed form against autograd, and the module swap."""
+"""Weight standardization: worked numbers, the closed form against autograd, and the module swap."""
 
 import copy
 import math
@@ -52,7 +52,7 @@ def gradient(weight: Tensor, upstream: Tensor, **settings: float) -> Tensor:
     return weight.grad
 
 
-# Worked numbers: algorithms.md 3.1 to 3.3
+# Worked numbers
 
 
 def test_forward_is_the_worked_example():

@@ -9,7 +9,7 @@ G = torch.tensor([1.0, 0.0, -1.0, 2.0], dtype=torch.float64)
 
 @pytest.mark.parametrize("shape", [(4,), (1, 4), (1, 1, 2, 2)])
 def test_the_worked_example(shape):
-    # algorithms.md 2.6: |w| = .6, |g| = sqrt(6), so g * .16 * .6 / sqrt(6)
+    # |w| = .6, |g| = sqrt(6), so g * .16 * .6 / sqrt(6)
     clipped = adaptive_clip(G.view(shape), W.view(shape), 0.16)
     assert clipped.shape == shape
     expected = [0.03919183588453085, 0.0, -0.03919183588453085, 0.0783836717690617]

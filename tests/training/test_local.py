@@ -12,7 +12,7 @@ TARGETS = {"A": [3.0, 2.0], "B": [-2.0, 1.0], "C": [0.0, 2.0], "D": [2.0, 2.0]}
 
 
 class Point(nn.Module):
-    """The sheet's toy problem: the parameters are the point, the data do not matter."""
+    """The toy problem: the parameters are the point, the data do not matter."""
 
     def __init__(self, start=(1.0, -2.0)):
         super().__init__()

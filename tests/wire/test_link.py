@@ -17,7 +17,7 @@ from fedwsq.wire import Kind, Link, Message, Schema, decode, encode
 from fedwsq.wire.link import SELECTS
 from fedwsq.wire.message import CHECKSUM_BYTES, ENTRY_BYTES, HEADER_BYTES, float32_bytes
 
-SHEET = json.loads((Path(__file__).parents[1] / "golden" / "sheet.json").read_text())
+WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
 KEY = Key(seed=7, round=3, client=12)
 RUN = bytes(range(16))
 SCHEMA = Schema({"stem": (2, 1, 3), "a": (2, 2, 3), "b": (5, 2, 1), "norm": (2,), "fc": (3, 2), "temperature": ()})
@@ -209,7 +209,7 @@ def test_a_fractional_rate_is_the_same_at_both_ends(answer):
 # Bytes
 
 
-UPLINK_BYTES = {  # algorithms.md 5.4: codes, one float32 scale for each of the 19 coded tensors, the rest in float32
+UPLINK_BYTES = {  # codes, one float32 scale for each of the 19 coded tensors, the rest in float32
     10: {32: 44_695_848, 4: 5_644_660, 2: 2_855_284, 1: 1_460_596},
     100: {32: 44_880_528, 4: 5_829_340, 2: 3_039_964, 1: 1_645_276},
     200: {32: 45_085_728, 4: 6_034_540, 2: 3_245_164, 1: 1_850_476},
@@ -217,7 +217,7 @@ UPLINK_BYTES = {  # algorithms.md 5.4: codes, one float32 scale for each of the 
 
 
 @pytest.mark.parametrize(("classes", "bits"), [(classes, bits) for classes in UPLINK_BYTES for bits in (32, 4, 2, 1)])
-def test_uplink_bytes_of_resnet18_are_the_sheets_plus_a_stated_header(classes, bits):
+def test_uplink_bytes_of_resnet18_are_the_worked_ones_plus_a_stated_header(classes, bits):
     schema = resnet18_schema(classes)
     parameters, coded = sum(schema.sizes.values()), 11_157_504
     table = UPLINK_BYTES[classes][bits]
@@ -308,7 +308,7 @@ def test_relative_error_by_hand():
     schema = Schema({"w": (2, 2), "rest": (1,)})
     update = {"w": torch.tensor([[0.0012, -0.0021], [0.0002, 0.0030]]), "rest": torch.tensor([0.002])}
     sent = link.send({"delta": update}, link.init(schema, ("delta",)), KEY, (1.0,), schema)
-    level = 0.7979e-3  # algorithms.md 5.6, codes [1, 0, 1, 1]
+    level = 0.7979e-3  # codes [1, 0, 1, 1]
     lost = (0.0012 - level) ** 2 + (-0.0021 + level) ** 2 + (0.0002 - level) ** 2 + (0.0030 - level) ** 2
     energy = 0.0012**2 + 0.0021**2 + 0.0002**2 + 0.0030**2 + 0.002**2
     assert sent.error == pytest.approx(lost / energy, rel=1e-6)
@@ -465,16 +465,16 @@ def reaches(mean, expected):
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_the_golden_round(bits):
-    sheet = SHEET[f"fedwsq.B{bits}"]  # algorithms.md 5.6
+    worked = WORKED[f"fedwsq.B{bits}"]
     mean, scale = golden_round((bits, bits), Danuq())
-    reaches(mean, sheet["server_code"])
-    assert scale == pytest.approx(sheet["s_g_new"], rel=1e-5)
+    reaches(mean, worked["server_code"])
+    assert scale == pytest.approx(worked["s_g_new"], rel=1e-5)
     mean, scale = golden_round((bits, bits), Danuq(dequantize="own"))
-    reaches(mean, sheet["server_alg1_si_mean"])
-    assert scale == pytest.approx(sheet["s_g_new"], rel=1e-5)
+    reaches(mean, worked["server_alg1_si_mean"])
+    assert scale == pytest.approx(worked["s_g_new"], rel=1e-5)
 
 
 def test_the_golden_round_with_mixed_bits():
     mean, scale = golden_round((4, 1), Danuq())
-    reaches(mean, SHEET["fedwsq.mixed_a4_b1"])
+    reaches(mean, WORKED["fedwsq.mixed_a4_b1"])
     assert scale == pytest.approx(0.00105622658, rel=1e-5)

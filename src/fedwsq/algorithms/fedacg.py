@@ -1,6 +1,7 @@
 """FedACG (Kim et al., 2024, arXiv:2201.03172)."""
 
 from dataclasses import dataclass
+from typing import get_args
 
 from fedwsq.algorithms.base import Defaults
 from fedwsq.algorithms.fedprox import Prox, proximal
@@ -22,6 +23,8 @@ class FedACG(Defaults):
     prox: Prox = "code"
 
     def __post_init__(self) -> None:
+        if self.prox not in get_args(Prox):
+            raise ConfigError(f"prox is {self.prox!r}; it can be {', '.join(get_args(Prox))}")
         if not 0 <= self.lam < 1:
             raise ConfigError(f"lam is {self.lam}, must be from 0 to below 1")
         if not self.beta >= 0:

@@ -49,5 +49,7 @@ class FedCM(Defaults):
 
     def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
         """D <- -mean delta / (sum of learning rates); w <- w + mean delta."""
-        delta = mean.vectors["delta"]
-        return {"params": add(server["params"], delta), "direction": scale(-1 / mean.metrics["lr_sum"], delta)}
+        delta, lr_sum = mean.vectors["delta"], mean.metrics.get("lr_sum", 0.0)
+        # A sum that no client can have had says nothing of the direction.
+        direction = scale(-1 / lr_sum, delta) if lr_sum > 0 else server["direction"]
+        return {"params": add(server["params"], delta), "direction": direction}

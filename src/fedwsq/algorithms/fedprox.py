@@ -1,7 +1,7 @@
 """FedProx (Li et al., 2020, arXiv:1812.06127)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from fedwsq.algorithms.fedavg import FedAvg
 from fedwsq.core.errors import ConfigError
@@ -24,6 +24,8 @@ class FedProx(FedAvg):
     prox: Prox = "code"
 
     def __post_init__(self) -> None:
+        if self.prox not in get_args(Prox):
+            raise ConfigError(f"prox is {self.prox!r}; it can be {', '.join(get_args(Prox))}")
         if not self.mu >= 0:
             raise ConfigError(f"mu is {self.mu}, must not be negative")
 

@@ -18,7 +18,6 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; errors a user can act on become one line and exit code 2."""
-    # Imported here: `fedwsq --version` should not wait for torch.
     from fedwsq import __version__
     from fedwsq.cli import inspect, levels, ls, resume, run
 
@@ -32,7 +31,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
     for verb in (run, resume, ls, levels, inspect):
         verb.register(verbs)
-    args = parser.parse_args(argv)
+    args, more = parser.parse_known_args(argv)
+    if any("=" not in word or word.startswith("-") for word in more) or (more and not hasattr(args, "words")):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    if more:  # overrides may stand after options too
+        args.words += more
     if not hasattr(args, "main"):
         parser.print_help()
         return 0

@@ -11,14 +11,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedwsq.codecs.base import Packet
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet
 from fedwsq.codecs.levels import edges, levels, widths
 from fedwsq.codecs.packing import check_packed, pack, packed_bytes, unpack
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.types import Rate
 
 SMALLEST_SCALE = 1e-12
-LARGEST_SCALE = float(np.finfo(np.float32).max)
+LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,10 @@ class Danuq:
         widths(self.levels)
         if not 0 < self.momentum <= 1:
             raise ConfigError(f"danuq momentum = {self.momentum} is out of range; it must be above 0 and at most 1")
-        if not SMALLEST_SCALE <= self.scale_init <= LARGEST_SCALE:
+        if not SMALLEST_SCALE <= self.scale_init <= MAX_MAGNITUDE:
             raise ConfigError(
-                f"danuq scale_init = {self.scale_init} is out of range; it must be a positive float32, "
-                f"at least {SMALLEST_SCALE:g}"
+                f"danuq scale_init = {self.scale_init} is out of range; it must be from "
+                f"{SMALLEST_SCALE:g} to {MAX_MAGNITUDE:g}"
             )
         if self.dequantize not in ("shared", "own"):
             raise ConfigError(f'danuq dequantize = "{self.dequantize}" is unknown; it is "shared" or "own"')
@@ -80,6 +80,8 @@ class Danuq:
         """Every code is a level, so only lengths and padding can be wrong."""
         if len(packet.side) != 1:
             raise MessageError(f"a danuq packet has 1 side value, its scale, not {len(packet.side)}")
+        if packet.own_scale != (self.dequantize == "own") and packet.side[0] != 0:
+            raise MessageError(f'a danuq packet with dequantize = "{self.dequantize}" must not say otherwise')
         check_packed(packet.code, self._bits(packet.rate), packet.numel)
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
@@ -121,7 +123,7 @@ def spread(values: NDArray[np.float32]) -> float:
     """The unbiased std, mean removed, or |x| of a single element, as the float32 that travels."""
     # numpy, since the last bits of a torch reduction depend on the number of threads.
     std = abs(float(values[0])) if len(values) == 1 else float(np.std(values, dtype=np.float64, ddof=1))
-    return float(np.float32(min(std, LARGEST_SCALE)))
+    return float(np.float32(min(std, LARGEST_FLOAT)))
 
 
 @functools.cache

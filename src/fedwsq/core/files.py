@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import safetensors.torch
+import torch
 
 from fedwsq.core.types import Params
 
@@ -25,5 +26,6 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 def save_tensors(path: Path, tensors: Params, metadata: dict[str, str]) -> None:
     """Write a safetensors file atomically."""
-    plain = {name: x.detach().cpu().contiguous() for name, x in tensors.items()}
+    # Clones: safetensors refuses tensors that share memory, as tied weights do.
+    plain = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
     write_atomically(path, safetensors.torch.save(plain, metadata))

@@ -15,7 +15,7 @@ from fedwsq.core.types import Params
 from fedwsq.federation.federation import Snapshot
 
 FORMAT = 1
-LAST, PREVIOUS = "last.safetensors", "previous.safetensors"
+LAST, PREVIOUS, NEXT, DAMAGED = (f"{name}.safetensors" for name in ("last", "previous", "next", "damaged"))
 
 
 def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
@@ -31,9 +31,11 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         "tensors": list(tensors),  # safetensors sorts by name; sums over a model's tensors depend on their order
     }
     plain["digest"] = _digest(plain, tensors)
+    # Written whole before anything is moved: a full disk leaves both checkpoints as they were.
+    save_tensors(folder / NEXT, tensors, {"fedwsq": json.dumps(plain)})
     if (folder / LAST).exists():
         os.replace(folder / LAST, folder / PREVIOUS)
-    save_tensors(folder / LAST, tensors, {"fedwsq": json.dumps(plain)})
+    os.replace(folder / NEXT, folder / LAST)
 
 
 def load_snapshot(folder: Path) -> tuple[Snapshot, str]:
@@ -41,7 +43,10 @@ def load_snapshot(folder: Path) -> tuple[Snapshot, str]:
     problems: list[str] = []
     for name in (LAST, PREVIOUS):
         try:
-            return _load(folder / name), "; ".join(problems)
+            found = _load(folder / name)
+            if name == PREVIOUS and (folder / LAST).exists():
+                os.replace(folder / LAST, folder / DAMAGED)  # else the next save would put it in place of this one
+            return found, "; ".join(problems)
         except FileNotFoundError:
             problems.append(f"{folder / name} is missing")
         except RunError as error:

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
 from fedwsq.core.errors import MessageError
 from fedwsq.core.seeds import derive
 from fedwsq.core.tree import zeros_like
 from fedwsq.core.types import Cohort, Key, Params, State, Update
 from fedwsq.evaluation import Scores, moving_average, worst_decile
-from fedwsq.federation.inprocess import Backend
+from fedwsq.federation.inprocess import Backend, one_thread
 from fedwsq.federation.plan import WEIGH
 from fedwsq.federation.records import RoundRecord
 from fedwsq.federation.site import PLAIN, Failure, Order
@@ -26,6 +28,7 @@ from fedwsq.wire import Kind, Message, Shared, decode, encode
 from fedwsq.wire.link import Sides
 from fedwsq.wire.message import EVERYONE, float32_bytes
 
+MIN_WEIGHT = 1e-6  # a client has at least one example; far less would make the mean overflow
 Progress = Callable[[int, int], None]  # clients done, clients asked
 
 
@@ -67,6 +70,11 @@ class Gathered:
     uplink_bytes: int = 0
     uplink_bytes_float32: int = 0
     seconds: float = 0.0
+
+    def refuse(self, reason: str) -> None:
+        """Count every reply as a failure."""
+        self.failures |= {message.key.client: reason for message in self.replies}
+        self.replies, self.sides = [], {}
 
     def mean(self, divide: bool = True) -> Update:
         """The weighted mean update and the plain means of its metrics; the sums are divided in place."""
@@ -112,13 +120,15 @@ class Federation:
         before = self.snapshot
         number = before.round + 1
         clients = sample(self.plan.data.clients, self.plan.clients_per_round, derive(self.plan.seed, "sample", number))
-        body = self._broadcast(before, number)
+        with one_thread():  # sums over a whole model depend on the number of threads
+            body = self._broadcast(before, number)
         asked = self._orders(before, number, clients)
         gathered = self._gather(before, body, asked, progress)
-        after = self._update(before, number, gathered, len(clients))
+        with one_thread():
+            after = self._update(before, number, gathered, len(clients))
         scored = time.perf_counter()
         scores = self._evaluate(after)
-        if scores is not None:
+        if scores is not None and math.isfinite(scores.value):
             after = replace(after, accuracy_ema=moving_average(before.accuracy_ema, scores.value))
         self.snapshot = after
         return RoundRecord(
@@ -131,7 +141,7 @@ class Federation:
             seed=self.plan.seed,
             eval_seconds=time.perf_counter() - scored,
             seconds=time.perf_counter() - began,
-            **self._replies(gathered, len(clients)),
+            **self._replies(gathered, len(asked)),
             **self._scores(scores, after.accuracy_ema),
         )
 
@@ -191,6 +201,8 @@ class Federation:
             message = decode(payload, self.schema, Kind.REPLY, before.run)
             if message.key != asked.message.key or message.nonce != asked.message.nonce:
                 raise MessageError(f"reply to another order: {message.key}, expected {asked.message.key}")
+            if not message.weight >= MIN_WEIGHT:
+                raise MessageError(f"aggregation weight is {message.weight}, must be at least {MIN_WEIGHT:g}")
             uplink.check(message.packets, self.plan.algorithm.sends, asked.message.rates, self.schema)
         except MessageError as error:
             gathered.failures[client] = f"MessageError: {error}"
@@ -212,10 +224,14 @@ class Federation:
             return replace(before, round=number)
         mean = gathered.mean(divide=self.plan.aggregation != "sum")
         cohort = Cohort(number, sampled, len(gathered.replies), self.plan.data.clients)
+        server = self.plan.algorithm.server_update(before.server, mean, cohort)
+        if not all(torch.isfinite(x).all() for params in server.values() for x in params.values()):
+            gathered.refuse("the round's update made the model not finite; it was not used")
+            return replace(before, round=number)
         return replace(
             before,
             round=number,
-            server=self.plan.algorithm.server_update(before.server, mean, cohort),
+            server=server,
             shared=self.plan.uplink.fold(before.shared, gathered.sides),
             accepted=before.accepted | {message.key.client: number for message in gathered.replies},
         )
@@ -236,7 +252,7 @@ class Federation:
             statistics.fmean(self.plan.uplink.mean_bits(rates, self.schema) for rates in granted) if granted else None
         )
 
-    def _replies(self, gathered: Gathered, sampled: int) -> dict[str, Any]:
+    def _replies(self, gathered: Gathered, asked: int) -> dict[str, Any]:
         """The part of a record that comes from the replies."""
         replies = gathered.replies
 
@@ -245,7 +261,7 @@ class Federation:
 
         return {
             "replied": len(replies),
-            "failed": sampled - len(replies),
+            "failed": asked - len(replies),
             "failures": {str(client): why for client, why in sorted(gathered.failures.items())},
             "train_loss": statistics.fmean(metric("loss")) if metric("loss") else None,
             "quantization_error": statistics.fmean(m.error for m in replies) if replies else None,
@@ -260,9 +276,10 @@ class Federation:
         if scores is None:
             return {}
         on = self.workload.evaluated[0]
-        loss = scores.loss if math.isfinite(scores.loss) else None  # JSON has no number for a model that diverged
+        # JSON has no number for a model that diverged.
+        value, loss = (x if math.isfinite(x) else None for x in (scores.value, scores.loss))
         what = "accuracy" if self.plan.metric.name == "accuracy" else "metric"
-        fields = {f"{on}_{what}": scores.value, f"{on}_{what}_ema": ema, f"{on}_loss": loss}
+        fields = {f"{on}_{what}": value, f"{on}_{what}_ema": ema, f"{on}_loss": loss}
         if self.plan.eval_clients:
             clients = scores.per_client(self.workload.label_counts)
             fields |= {

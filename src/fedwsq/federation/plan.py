@@ -99,6 +99,12 @@ class Plan:
                 f"clients_per_round is {self.clients_per_round} but data.clients is {self.data.clients}: "
                 "a round cannot sample more clients than there are"
             )
+        if self.aggregation not in WEIGH:
+            raise ConfigError(f"aggregation is {self.aggregation!r}; it can be {', '.join(WEIGH)}")
+        if self.aggregation == "sum" and not isinstance(self.algorithm, FedAvg):
+            raise ConfigError(
+                "aggregation = sum needs fedavg or a method built on it: the others are derived for the mean"
+            )
         if self.eval_clients and self.metric.name != "accuracy":
             raise ConfigError("eval_clients needs metric = accuracy: it weighs the accuracy of each class")
         if self.downlink.codec != Float32():

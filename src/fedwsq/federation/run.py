@@ -99,6 +99,10 @@ class Run:
         """Go on with the run in `folder` from its last whole checkpoint, for more rounds if asked."""
         manifest = read_manifest(folder)
         plan = load_plan(folder / "config.toml")
+        if plan_digest(plan) != manifest.get("config"):
+            raise RunError(
+                f"{folder / 'config.toml'} was changed since the run began; put it back or start another run"
+            )
         if rounds is not None:
             if plan.training.schedule == "published" and rounds != plan.rounds:
                 raise ConfigError('training.schedule = "published" depends on rounds, which cannot change on resume')
@@ -135,8 +139,10 @@ class Run:
                         listen(self.records[-1])
                     self._require_replies()
         finally:
-            self._save()
-            backend.close()
+            try:
+                self._save()
+            finally:
+                backend.close()
         self._export("model.safetensors", self._committed)
         return self.summary()
 
@@ -191,6 +197,7 @@ class Run:
         """A round is done: its row first, then the models and the checkpoint. Resuming drops rows past a checkpoint."""
         rows.write(record.line())
         rows.flush()
+        os.fsync(rows.fileno())
         before = max((row.accuracy for row in self.records if row.accuracy is not None), default=-math.inf)
         self.records.append(record)
         self._committed = federation.snapshot
@@ -234,6 +241,8 @@ class Run:
                     f"{path}, line {number}, is damaged; remove the line to go on without that row"
                 ) from None
         kept = [record for record in kept if record.round <= last]
+        if [record.round for record in kept] != list(range(1, last + 1)):
+            self.warnings.append(f"{path} lacks rows of rounds 1 to {last}: totals of bytes and seconds will be short")
         write_atomically(path, "".join(record.line() for record in kept).encode())
         return kept
 
@@ -282,7 +291,7 @@ def locked(folder: Path) -> Iterator[None]:
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             raise RunError(f"{folder} is in use by another process; choose another --out or wait for it") from None
         yield
 
@@ -298,7 +307,7 @@ def cpu_name() -> str:
 
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """What makes bit-for-bit equality with an undisturbed run unlikely."""
-    changed = [key for key in ("fedwsq", "torch", "cpu", "device") if before.get(key) != now[key]]
+    changed = [key for key in ("fedwsq", "torch", "numpy", "cpu", "device") if before.get(key) != now[key]]
     if not changed:
         return []
     said = ", ".join(f"{key} was {before.get(key)} and is {now[key]}" for key in changed)

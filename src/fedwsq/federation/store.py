@@ -12,6 +12,7 @@ import safetensors
 
 from fedwsq.core.errors import UpdateError
 from fedwsq.core.files import save_tensors
+from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import State
 
 
@@ -28,9 +29,12 @@ class ClientStore:
         try:
             with safetensors.safe_open(path, "pt") as file:
                 names = json.loads((file.metadata() or {})["tensors"])
+                tensors = {f"{vector}/{name}": file.get_tensor(f"{vector}/{name}") for vector, name in names}
+                if fingerprint(tensors) != file.metadata()["digest"]:
+                    raise ValueError("its contents do not match their digest")
                 state: State = {}
                 for vector, name in names:
-                    state.setdefault(vector, {})[name] = file.get_tensor(f"{vector}/{name}")
+                    state.setdefault(vector, {})[name] = tensors[f"{vector}/{name}"]
                 return state
         except Exception as error:  # whatever a damaged file makes the reader say
             raise UpdateError(f"client {client}'s memory of round {generation} cannot be read: {error}") from None
@@ -41,7 +45,7 @@ class ClientStore:
         path.parent.mkdir(parents=True, exist_ok=True)
         names = [(vector, name) for vector, params in state.items() for name in params]
         tensors = {f"{vector}/{name}": state[vector][name] for vector, name in names}
-        save_tensors(path, tensors, {"tensors": json.dumps(names)})
+        save_tensors(path, tensors, {"tensors": json.dumps(names), "digest": fingerprint(tensors)})
         found = sorted(int(each.stem) for each in path.parent.glob("*.safetensors"))
         settled = [g for g in found if g <= accepted and g < round_ - self.keep_rounds]
         abandoned = [g for g in found if accepted < g != round_]

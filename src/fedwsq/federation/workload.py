@@ -97,6 +97,10 @@ def build_workload(plan: Plan) -> Workload:
     kept, held_out = torch.arange(count), torch.arange(0)
     if plan.data.validation:
         kept, held_out = hold_out(count, plan.data.validation, plan.seed)
+        if not len(held_out):
+            raise ConfigError(
+                f"data.validation = {plan.data.validation} of {count} examples holds none out; ask for more"
+            )
     split: Split = plan.data.partition(labels=dataset.train.labels[kept], clients=plan.data.clients, seed=plan.seed)
     return Workload(plan, dataset, split, kept, held_out)
 

@@ -13,7 +13,7 @@ from fedwsq.codecs.base import MAX_MAGNITUDE
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Channel, Key, Rate, Shapes, Vectors
-from fedwsq.wire.message import Packets, Schema, Shared
+from fedwsq.wire.message import EVERYONE, Packets, Schema, Shared
 
 T = TypeVar("T")
 Sides = dict[str, dict[str, list[tuple[float, ...]]]]  # vector -> tensor -> the side values of every accepted packet
@@ -81,9 +81,8 @@ class Link:
     def init(self, schema: Schema, vectors: tuple[str, ...]) -> Shared:
         """The codec's shared state before the first round, for those tensors that have any."""
         coded = self.coded(schema)
-        states = {name: self.codec.init(size) for name, size in schema.sizes.items() if name in coded}
-        states = {name: state for name, state in states.items() if state.numel()}
-        return {vector: dict(states) for vector in vectors} if states else {}
+        sizes = {name: size for name, size in schema.sizes.items() if name in coded and self.codec.init(size).numel()}
+        return {v: {name: self.codec.init(size) for name, size in sizes.items()} for v in vectors} if sizes else {}
 
     def rates(self, key: Key, channel: Channel | None, schema: Schema, shared: Shared) -> tuple[Rate, ...] | None:
         """What the bit policy grants this client, as an order carries it; None when it sits out."""
@@ -123,7 +122,8 @@ class Link:
             try:
                 packet = codec.encode(flat, state, rate, seed)
             except UpdateError as error:
-                raise UpdateError(f"client {key.client}, round {key.round}, {vector} {name}: {error}") from None
+                who = "the server" if key.client == EVERYONE else f"client {key.client}"
+                raise UpdateError(f"{who}, round {key.round}, {vector} {name}: {error}") from None
             packets[vector][name] = packet._replace(codec=codec.wire_id)
             energy += energy_of(flat)
             if codec.rates != frozenset({32}):
