@@ -9,6 +9,8 @@ from hypothesis import settings
 from fedwsq.federation.run import Run, Summary
 from harness import tiny
 
+# A shell starts background jobs with SIGINT ignored, and children inherit that; here Ctrl-C must mean Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("fedwsq", deadline=None)  # two busy cores: a slow example is not a failure
 settings.load_profile("fedwsq")
 
