@@ -1,5 +1,6 @@
 """Fixtures that several folders share. Helpers that are plain functions live in `harness.py`."""
 
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
