@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from fedwsq.federation.run import Run, Summary
 from harness import tiny
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that; here Ctrl-C must mean Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-settings.register_profile("fedwsq", deadline=None)  # two busy cores: a slow example is not a failure
+# Two busy cores: a slow example is not a failure.
+settings.register_profile("fedwsq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("fedwsq")
 
 
