@@ -19,7 +19,7 @@ from fedwsq.data import Dataset, Examples, Split
 from fedwsq.federation.federation import Federation
 from fedwsq.federation.plan import Plan
 from fedwsq.federation.run import Run, Summary, run
-from fedwsq.models import bake, standardize
+from fedwsq.models import bake, replace_batchnorm, standardize
 from fedwsq.wire import Link, Message, Schema, decode, encode
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "dump_plan",
     "encode",
     "load_plan",
+    "replace_batchnorm",
     "run",
     "standardize",
 ]

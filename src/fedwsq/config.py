@@ -28,6 +28,7 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
+from fedwsq.federation.channels import CHANNELS, Channels
 from fedwsq.federation.plan import BuildModel, LoadData, Plan, SplitData
 from fedwsq.methods import METHODS, PLAIN
 from fedwsq.models import MODELS, STANDARDIZATIONS, Standardization
@@ -37,6 +38,7 @@ TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
     Algorithm: ALGORITHMS,
     BitPolicy: BITS,
     BuildModel: MODELS,
+    Channels: CHANNELS,
     Codec: CODECS,
     LoadData: DATASETS,
     Metric: METRICS,
@@ -170,8 +172,11 @@ def _build(hint: Any, value: Any, where: str) -> Any:
             raise ConfigError(f"{where} is {value!r}; it can be {', '.join(options)}{_nearest(value, options)}")
         return value
     if origin in (Union, types.UnionType):
-        (inner,) = (option for option in get_args(hint) if option is not type(None))
-        return _build(inner, value, where)
+        *others, last = (option for option in get_args(hint) if option is not type(None))
+        for option in others:
+            if isinstance(value, str) == (option is str or get_origin(option) is Literal):
+                return _build(option, value, where)
+        return _build(last, value, where)
     if origin is tuple:
         if not isinstance(value, list):
             raise ConfigError(f"{where} is {value!r}, must be a list")

@@ -1,6 +1,6 @@
 """How good a model is: loss and metric over a data set, per class, and for each client's own mix of classes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -100,6 +100,13 @@ def total(pieces: Iterable[Scores]) -> Scores:
         torch.stack([piece.correct for piece in pieces]).sum(dim=0),
         torch.stack([piece.count for piece in pieces]).sum(dim=0),
     )
+
+
+def by_client(pieces: Sequence[Scores], owners: Tensor) -> Tensor:
+    """The mean of the metric for each client that owns a piece or more, in client order."""
+    values = torch.tensor([piece.value_sum for piece in pieces], dtype=torch.float64)
+    examples = torch.bincount(owners, torch.tensor([piece.examples for piece in pieces], dtype=torch.float64))
+    return (torch.bincount(owners, values) / examples)[examples > 0]
 
 
 def worst_decile(accuracies: Tensor) -> float:

@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -33,9 +34,9 @@ def round_trip(codec, x, bits, seed=0):
 
 def coded(client, bits):
     """The packet of a client whose draws are the worked example's."""
-    x, m = torch.tensor(DELTA[client]), max(map(abs, DELTA[client]))
-    chosen = quantize_uniform(x, m, bits, torch.tensor(DRAWS[client]))
-    return Packet(pack(chosen, bits), (m,), bits, 4, own_scale=True)
+    x, m = np.float32(DELTA[client]), max(map(abs, DELTA[client]))
+    chosen = quantize_uniform(x / np.float32(m), bits, np.float32(DRAWS[client]))
+    return Packet(pack(torch.from_numpy(chosen), bits), (m,), bits, 4, own_scale=True)
 
 
 def values(client, bits):
@@ -106,38 +107,7 @@ def test_worked_fedhq_round(bits, q, p, server):
     assert mean.tolist() == pytest.approx(server, abs=1e-6)
 
 
-# Mean squared error on N(0, 1) when max|x| is the expected one of 36,864 values: the worked table
-EXPECTED_MAX = 4.317292641271752
-EXPECTED_ERROR = {
-    "stochastic": {1: 17.639, 2: 1.4581, 3: 0.25359, 4: 0.055226, 8: 0.00019109},
-    "nearest": {1: 12.75, 2: 0.76781, 3: 0.1268, 4: 0.027614, 8: 9.6909e-05},
-}
-
-
-@pytest.mark.parametrize("rounding", EXPECTED_ERROR)
-def test_error_on_normal_data_is_the_expected_one(rounding):
-    for bits, expected in EXPECTED_ERROR[rounding].items():
-        found = []
-        for seed in range(3):
-            x = draw(100_000, seed).clamp(-EXPECTED_MAX, EXPECTED_MAX)
-            x[0] = EXPECTED_MAX  # The maximum itself varies by 7 % from draw to draw; here it is the mean one.
-            found.append((round_trip(Uq(rounding=rounding), x, bits, 100 + seed) - x).square().mean().item())
-        assert sum(found) / len(found) == pytest.approx(expected, rel=0.03), (bits, found)
-
-
 # Rounding
-
-
-@pytest.mark.parametrize("bits", range(1, 9))
-def test_the_mean_over_seeds_is_the_input(bits):
-    x = torch.tensor([0.7, -0.7, 0.0, 0.123, -0.05, 0.69, 1e-4])
-    repeats = 4000
-    total = torch.zeros(len(x), dtype=torch.float64)
-    for seed in range(repeats):
-        total += round_trip(Uq(), x, bits, seed)
-    step = 2 * 0.7 / (2**bits - 1)
-    # A value's standard deviation is at most half a step: five of its mean's.
-    assert (total / repeats - x).abs().max().item() < 5 * step / 2 / math.sqrt(repeats)
 
 
 def test_one_bit_is_a_coin_with_the_right_probability():
@@ -186,11 +156,11 @@ def test_no_value_moves_further_than_it_may(codec, bits, data, exponent, seed):
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_nearest_is_the_nearest_level_by_brute_force(bits):
     x = draw(1000, seed=bits, scale=0.02)
-    m = x.abs().max()
-    nearest = ((x / m)[:, None] - uniform_levels(bits)).abs().argmin(1)
+    m, q = x.abs().max(), torch.tensor(uniform_levels(bits))
+    nearest = ((x / m)[:, None] - q).abs().argmin(1)
     packet = NEAREST.encode(x, NONE, bits, seed=0)
     assert torch.equal(codes(packet).long(), nearest)
-    assert torch.equal(NEAREST.decode(packet, NONE, seed=0), uniform_levels(bits)[nearest] * m)
+    assert torch.equal(NEAREST.decode(packet, NONE, seed=0), q[nearest] * m)
 
 
 def test_nearest_ties_go_down_and_ignore_the_seed():
@@ -211,10 +181,10 @@ def test_the_seed_decides_the_draws():
 def test_levels_are_symmetric_and_reach_the_ends():
     for bits in range(1, 9):
         q = uniform_levels(bits)
-        assert q.dtype == torch.float32
         assert len(q) == 2**bits
-        assert (q[0].item(), q[-1].item()) == (-1.0, 1.0)
-        assert torch.equal(q, -q.flip(0))
+        assert (q[0], q[-1]) == (-1.0, 1.0)
+        assert q == tuple(-level for level in reversed(q))
+        assert np.diff(q) == pytest.approx(2 / (2**bits - 1))
 
 
 @pytest.mark.parametrize("numel", [1, 7, 1000, 100_003])
@@ -263,8 +233,8 @@ def test_a_strided_or_differentiable_input_is_fine():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"side": ()}, "a uq packet has 1 side value, its scale, not 0"),
-        ({"side": (1.0, 2.0)}, "a uq packet has 1 side value, its scale, not 2"),
+        ({"side": ()}, "a uq packet has 1 side value(s), its scales, not 0"),
+        ({"side": (1.0, 2.0)}, "a uq packet has 1 side value(s), its scales, not 2"),
         ({"own_scale": False}, "decoded with its own scale"),
         ({"code": b"\x1c"}, "3 codes of 4 bits take 2 bytes, not 1"),
         ({"code": b"\x1c\x18"}, "the 4 bits after 3 codes of 4 bits must be zero"),
@@ -273,8 +243,9 @@ def test_a_strided_or_differentiable_input_is_fine():
 def test_check_refuses_damaged_packets(change, text):
     packet = Packet(b"\x1c\x08", (1.0,), 4, 3, own_scale=True)
     Uq().check(packet)
-    with pytest.raises(MessageError, match=text):
+    with pytest.raises(MessageError) as error:
         Uq().check(packet._replace(**change))
+    assert text in str(error.value)
 
 
 def test_settings():
@@ -283,7 +254,7 @@ def test_settings():
     assert Uq().rates == set(range(1, 9))
     assert Uq().init(7).numel() == 0
     for rate in (0, 2.5, 9, 32):
-        with pytest.raises(ConfigError, match=f"uq has no {rate}-bit rate; it offers 1 to 8"):
+        with pytest.raises(ConfigError, match=f"uq has no {rate}-bit rate; it offers 1, 2, 3, 4, 5, 6, 7, 8"):
             Uq().encode(torch.ones(1), NONE, rate, seed=0)
-    with pytest.raises(ConfigError, match='uq rounding = "up" is unknown; it is "stochastic" or "nearest"'):
+    with pytest.raises(ConfigError, match='uq rounding = "up" is unknown; it is one of nearest, stochastic'):
         Uq(rounding="up")

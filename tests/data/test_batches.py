@@ -59,7 +59,7 @@ def one_by_one(image: torch.Tensor, angle: float, offset: tuple[int, int], flip:
     return out, ties
 
 
-@pytest.mark.parametrize("shape", [(12, 3, 32, 32), (6, 1, 8, 8), (5, 2, 11, 16)])
+@pytest.mark.parametrize("shape", [(12, 3, 32, 32), (3, 3, 64, 64), (6, 1, 8, 8), (5, 2, 11, 16)])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_augment_is_rotation_then_crop_then_flip(shape, dtype):
     x = images(*shape).to(dtype)
@@ -83,7 +83,7 @@ def still(n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return torch.zeros(n), torch.full((n, 2), 4), torch.zeros(n, dtype=torch.bool)
 
 
-@pytest.mark.parametrize("size", [(32, 32), (8, 8), (7, 10)])
+@pytest.mark.parametrize("size", [(32, 32), (64, 64), (8, 8), (7, 10)])
 def test_warp_by_nothing_is_the_identity(size):
     x = images(4, 3, *size)
     assert torch.equal(warp(x, *still(4)), x)

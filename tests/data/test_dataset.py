@@ -1,12 +1,17 @@
+import inspect
+from dataclasses import fields
+from typing import get_type_hints
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedwsq.core.errors import DataError
-from fedwsq.data import DATASETS, PARTITIONS, Dataset, Examples, Split
-from fedwsq.data.dataset import data_root
+from fedwsq.data import DATASETS, Dataset, Examples
+from fedwsq.data.dataset import data_root, pixel_stats
 from fedwsq.data.digits import digits
+from fedwsq.federation.plan import DataPlan
 
 
 def numbered(sizes: list[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -71,7 +76,34 @@ def test_data_root_prefers_the_config_then_the_environment(monkeypatch):
     assert str(data_root("")) == "data"
 
 
-def test_tables_name_what_runs_can_use():
-    assert isinstance(DATASETS["digits"](), Dataset)
-    for partition in PARTITIONS.values():
-        assert isinstance(partition(torch.arange(6) % 2, clients=3, seed=0), Split)
+def test_groups_belong_to_the_training_examples():
+    train, test = Examples(*numbered([4])), Examples(*numbered([2]))
+    assert Dataset(train, test, classes=1).groups is None
+    assert Dataset(train, test, classes=1, groups=torch.tensor([0, 1, 1, 0])).groups.tolist() == [0, 1, 1, 0]
+    with pytest.raises(DataError, match="2 groups but 4 training examples"):
+        Dataset(train, test, classes=1, groups=torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("shape", [(7, 3, 5, 4), (3, 1, 1500, 1500)])  # the second: a few images at once
+def test_pixel_stats_are_those_of_the_pixels(shape):
+    x = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    mean, std = pixel_stats(Examples([x[:2], x[2:]], torch.zeros(len(x))))
+    assert mean == pytest.approx((x.double() / 255).mean(dim=(0, 2, 3)).tolist(), rel=1e-12)
+    assert std == pytest.approx((x.double() / 255).std(dim=(0, 2, 3), correction=0).tolist(), rel=1e-12)
+
+
+def test_pixel_stats_of_a_constant_channel_can_be_divided_by():
+    x = torch.full((4, 2, 3, 3), 51, dtype=torch.uint8)
+    assert pixel_stats(Examples([x], torch.zeros(4))) == ((0.2, 0.2), (1.0, 1.0))
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_loaders_explain_themselves_and_leave_the_plans_own_keys_alone(name):
+    loader = DATASETS[name]
+    assert loader.__doc__
+    assert loader.__doc__.splitlines()[0].endswith(".")
+    settings = inspect.signature(loader).parameters
+    taken = {"name", *(field.name for field in fields(DataPlan))}
+    assert not taken & settings.keys()  # they would never reach the loader
+    assert all(parameter.annotation in (str, int, float, bool) for parameter in settings.values())
+    assert get_type_hints(loader)["return"] is Dataset

@@ -14,7 +14,7 @@ from fedwsq.core.tree import fingerprint, scale
 from fedwsq.core.types import Key
 from fedwsq.evaluation import Scores
 from fedwsq.federation import federation as federation_module
-from fedwsq.federation.federation import Federation, sample, scale_ratio
+from fedwsq.federation.federation import Federation, mismatch, sample
 from fedwsq.federation.inprocess import Serial
 from fedwsq.federation.plan import Plan
 from fedwsq.federation.run import Run
@@ -355,6 +355,6 @@ def test_scale_ratio_by_hand():
     shared = {"delta": {"a": torch.tensor([2.0]), "b": torch.tensor([1.0]), "c": torch.tensor([4.0])}}
     sides = {"delta": {"a": [(1.0,), (3.0,), (0.0,)], "b": [(3.0,)], "c": [(2.0,), (2.0,)]}}
     # a: mean(1, 3) / 2 = 1, the zero is left out; b: 3 / 1; c: 2 / 4. The median of 1, 3, 0.5 is 1.
-    assert scale_ratio(shared, sides) == 1.0
-    assert scale_ratio(shared, {}) is None
-    assert scale_ratio({}, sides) is None
+    assert mismatch(shared, sides)["scale_ratio"] == 1.0
+    assert mismatch(shared, {}) == {"scale_ratio": None, "scale_ratios": {}}
+    assert mismatch({}, sides) == {"scale_ratio": None, "scale_ratios": {}}

@@ -21,7 +21,17 @@ from fedwsq.federation.workload import build_workload
 
 CPU = torch.device("cpu")
 ROUNDS = 6
-REMEMBERING = ["feddyn", "fedsmoo", "scaffold"]
+FEEDBACK = {"uplink": {"codec": "danuq", "bits": 1, "select": "weights", "rest": "danuq8", "error_feedback": True}}
+CHAIN = {"downlink": {"codec": "danuq", "bits": 2, "mode": "chain", "select": "weights", "rest": "danuq8"}}
+REMEMBERING = {
+    "feddyn": ("feddyn", {}),
+    "fedsmoo": ("fedsmoo", {}),
+    "scaffold": ("scaffold", {}),
+    "feedback": ("fedavg", FEEDBACK),
+    "chain": ("fedavg", CHAIN),
+    "all": ("scaffold", FEEDBACK | CHAIN),
+}
+every_memory = pytest.mark.parametrize(("algorithm", "settings"), REMEMBERING.values(), ids=list(REMEMBERING))
 
 
 class Crash(Exception):
@@ -60,9 +70,9 @@ def advance(server, folder, until):
         save_snapshot(folder / "checkpoints", server.snapshot)
 
 
-@pytest.mark.parametrize("algorithm", REMEMBERING)
-def test_disturbed_and_undisturbed_runs_end_alike(algorithm, tmp_path):
-    workload = build_workload(tiny_plan(algorithm, **{"data.clients": 6, "clients_per_round": 5}))
+@every_memory
+def test_disturbed_and_undisturbed_runs_end_alike(algorithm, settings, tmp_path):
+    workload = build_workload(tiny_plan(algorithm, **{"data.clients": 6, "clients_per_round": 5}, **settings))
     start = first_snapshot(workload)
     calm = federation(workload, tmp_path / "calm", start)
     (tmp_path / "calm").mkdir()
@@ -88,10 +98,10 @@ def test_disturbed_and_undisturbed_runs_end_alike(algorithm, tmp_path):
         assert fingerprint(final.server[vector]) == fingerprint(params)
 
 
-@pytest.mark.parametrize("algorithm", REMEMBERING)
-def test_a_real_kill_leaves_no_trace(algorithm, tmp_path):
+@every_memory
+def test_a_real_kill_leaves_no_trace(algorithm, settings, tmp_path):
     config = tmp_path / "plan.toml"
-    config.write_text(dump_plan(tiny_plan(algorithm, rounds=60)))
+    config.write_text(dump_plan(tiny_plan(algorithm, rounds=60, **settings)))
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
     def fedwsq(*words):

@@ -29,7 +29,7 @@ class Granting:
 
     answer: object
 
-    def __call__(self, key, channel, sizes, shared):
+    def __call__(self, ask):
         return self.answer
 
 
@@ -169,8 +169,8 @@ def test_a_rate_for_each_tensor():
 def test_the_policy_sees_sizes_and_states_of_what_is_coded():
     seen = {}
 
-    def policy(key, channel, sizes, shared):
-        seen.update(key=key, channel=channel, sizes=dict(sizes), shared=dict(shared))
+    def policy(ask):
+        seen.update(key=ask.key, channel=ask.channel, sizes=dict(ask.sizes), shared=dict(ask.shared))
         return 1
 
     link = Link(Danuq(scale_init=0.5), policy)
@@ -362,9 +362,9 @@ def packed(*values):
         ("a", {"code": bytes(7)}, "code of 7 bytes, 4 bits make 6"),
         ("a", {"code": b""}, "code of 0 bytes, 4 bits make 6"),
         ("norm", {"code": bytes(9)}, "code of 9 bytes, 32 bits make 8"),
-        ("a", {"side": ()}, "1 side value, its scale, not 0"),
-        ("a", {"side": (1.0, 1.0)}, "1 side value, its scale, not 2"),
-        ("norm", {"side": (1.0,)}, "no side values, not 1"),
+        ("a", {"side": ()}, "0 side values, such a packet has 1"),
+        ("a", {"side": (1.0, 1.0)}, "2 side values, such a packet has 1"),
+        ("norm", {"side": (1.0,)}, "1 side values, such a packet has 0"),
         ("norm", {"code": packed(1, math.nan)}, "carries nan; values must be finite"),
         ("norm", {"code": packed(math.inf, 1)}, "carries inf; values must be finite"),
         ("norm", {"code": packed(1, -math.inf)}, "carries inf; values must be finite"),

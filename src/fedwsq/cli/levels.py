@@ -1,29 +1,118 @@
-"""`fedwsq levels`: DANUQ's quantization levels."""
+"""`fedwsq levels`: the quantization levels of DANUQ and of every other codec that has some."""
 
 import argparse
+import difflib
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
 
-from fedwsq.codecs.levels import LEVEL_KINDS, levels, normal_bias, normal_entropy, normal_error
+from fedwsq.codecs import CODECS
+from fedwsq.codecs.grid import Grid
+from fedwsq.codecs.levels import (
+    LEVEL_KINDS,
+    best_scale,
+    density,
+    edges,
+    levels,
+    normal_bias,
+    normal_entropy,
+    normal_error,
+)
+from fedwsq.core.errors import ConfigError
 
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the verb."""
     parser = verbs.add_parser(
         "levels",
-        help="print DANUQ's levels, with their error on the normal distribution",
-        description="Print DANUQ's levels for N(0, 1), and their expected squared error, bias and entropy.",
-        epilog="examples:\n  fedwsq levels 4\n  fedwsq levels 4 --kind optimal\n  fedwsq levels 2 --kind lloyd-max\n",
+        help="print a codec's levels, with their error on the normal distribution",
+        description="Print a codec's levels, and their expected squared error, bias and entropy on N(0, 1).",
+        epilog="examples:\n  fedwsq levels 4\n  fedwsq levels 4 --kind optimal\n  fedwsq levels 2 --kind lloyd-max\n"
+        "  fedwsq levels 3 --codec uq --plot uq3.png\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("bits", type=int, metavar="BITS", help="1, 2 or 4; 1 to 8 for the kinds that are solved for")
-    parser.add_argument("--kind", default="paper", help=f"{', '.join(LEVEL_KINDS)} (default: paper)")
+    parser.add_argument("--codec", default="danuq", help="whose levels (default: danuq)")
+    parser.add_argument("--kind", help=f"of danuq: {', '.join(LEVEL_KINDS)} (default: paper); some others have theirs")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them with the normal density: .png, .pdf...")
     parser.set_defaults(main=main)
 
 
 def main(args: argparse.Namespace) -> int:
     """Print them."""
-    found = levels(args.bits, args.kind)
-    print("\n".join(f"{value: .10f}" for value in found))
-    print(f"mse     {normal_error(found):.7g}")
-    print(f"bias    {normal_bias(found):.3g}")
-    print(f"entropy {normal_entropy(found):.5f} bits")
+    found = level_set(args.codec, args.bits, args.kind)
+    scaled = tuple(level * found.scale for level in found.levels)
+    if args.plot:
+        plot(scaled, args.plot)
+    print("\n".join(f"{value: .10f}" for value in found.levels))
+    if found.unit:
+        print(f"scale   {found.scale:.6f} std, which loses least: the figures are for it and for nearest rounding;")
+        print(f"        the levels are in units of a packet's own scale ({found.unit} unless set otherwise)")
+    print(f"mse     {normal_error(scaled):.7g}")
+    print(f"bias    {normal_bias(scaled):.3g}")
+    print(f"entropy {normal_entropy(scaled):.5f} bits")
     return 0
+
+
+class LevelSet(NamedTuple):
+    """Levels as a codec has them, and the scale at which they lose least on N(0, 1)."""
+
+    levels: tuple[float, ...]
+    scale: float = 1.0
+    unit: str = ""  # what the levels are multiples of; "" is the std
+
+
+def level_set(name: str, bits: int, kind: str | None = None) -> LevelSet:
+    """The levels of a codec in the table; ConfigError when it has none."""
+    if name not in CODECS:
+        near = difflib.get_close_matches(name, CODECS, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ConfigError(f"no codec {name!r}; there are {', '.join(CODECS)}{hint}")
+    if name == "danuq":
+        return LevelSet(levels(bits, kind or "paper"))
+    if name != "eden" and not callable(getattr(CODECS[name], "levels", None)):
+        raise ConfigError(f"codec {name} has no fixed levels; try danuq or uq")
+    codec: Any = with_kind(name, kind)
+    if bits not in codec.rates:
+        raise ConfigError(f"{name} has no {bits}-bit levels; it offers {', '.join(map(str, sorted(codec.rates)))}")
+    if name == "eden":
+        return LevelSet(levels(bits, "lloyd-max"))
+    found = tuple(codec.levels(bits))
+    return LevelSet(found, best_scale(found), codec.scale)
+
+
+def with_kind(name: str, kind: str | None) -> object:
+    """The codec, with the one setting of its own that knows this kind."""
+    target: Any = CODECS[name]
+    if kind is None:
+        return target()
+    common, hints = {f.name for f in fields(Grid)}, get_type_hints(target)
+    offers = {f.name: get_args(hints[f.name]) for f in fields(target) if f.name not in common}
+    for field, offer in offers.items():
+        if kind in offer:
+            return target(**{field: kind})
+    words = [str(word) for offer in offers.values() for word in offer if isinstance(word, str)]
+    raise ConfigError(f"{name} has no levels of kind {kind!r}; it has {', '.join(words) or 'only one kind'}")
+
+
+def plot(found: tuple[float, ...], file: Path) -> None:
+    """Draw the levels as stems under the density of N(0, 1), and the edges of their cells."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("--plot needs an extra: pip install 'fedwsq[report]'") from None
+    figure = Figure(figsize=(6, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    reach = max(3.5, 1.1 * max(map(abs, found)))
+    grid = [reach * (k / 200 - 1) for k in range(401)]
+    axes.plot(grid, [density(x) for x in grid], color="black", linewidth=1.2, label="N(0, 1)")
+    axes.vlines(edges(found), 0, density(0), color="0.75", linewidth=0.8, linestyle="dashed", label="cell edges")
+    axes.stem(found, [density(x) for x in found], linefmt="C0-", markerfmt="C0o", basefmt=" ", label="levels")
+    axes.set(xlabel="x / std", ylabel="density", xlim=(-reach, reach), ylim=(0, None))
+    axes.legend(frameon=False, fontsize="small")
+    try:
+        figure.savefig(file, dpi=150)
+    except ValueError:
+        raise ConfigError(f"cannot draw to {file}: the name must end in .png, .pdf or .svg") from None

@@ -2,10 +2,50 @@
 
 from fedwsq.codecs.base import Codec, Packet
 from fedwsq.codecs.bits import BITS, BitPolicy, Fixed
-from fedwsq.codecs.danuq import Danuq
+from fedwsq.codecs.danuq import Danuq, Danuq8
+from fedwsq.codecs.eden import Eden
+from fedwsq.codecs.float16 import Float16
 from fedwsq.codecs.float32 import Float32
+from fedwsq.codecs.fp import Fp
+from fedwsq.codecs.nf import Nf
+from fedwsq.codecs.qsgd import Qsgd
+from fedwsq.codecs.rotated import Rotated
+from fedwsq.codecs.sign import Sign
+from fedwsq.codecs.topk import Topk
 from fedwsq.codecs.uq import Uq
 
-CODECS: dict[str, type[Codec]] = {"danuq": Danuq, "float32": Float32, "uq": Uq}
+CODECS: dict[str, type[Codec]] = {
+    "danuq": Danuq,
+    "danuq8": Danuq8,
+    "eden": Eden,
+    "float16": Float16,
+    "float32": Float32,
+    "fp": Fp,
+    "nf": Nf,
+    "qsgd": Qsgd,
+    "rotated": Rotated,
+    "sign": Sign,
+    "topk": Topk,
+    "uq": Uq,
+}
 
-__all__ = ["BITS", "CODECS", "BitPolicy", "Codec", "Danuq", "Fixed", "Float32", "Packet", "Uq"]
+__all__ = [
+    "BITS",
+    "CODECS",
+    "BitPolicy",
+    "Codec",
+    "Danuq",
+    "Danuq8",
+    "Eden",
+    "Fixed",
+    "Float16",
+    "Float32",
+    "Fp",
+    "Nf",
+    "Packet",
+    "Qsgd",
+    "Rotated",
+    "Sign",
+    "Topk",
+    "Uq",
+]

@@ -3,8 +3,11 @@
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from fedwsq.core.errors import UpdateError
 from fedwsq.core.types import Rate
 
 # Nothing real comes near it, and weight x scale x level summed over any cohort stays finite below it.
@@ -20,13 +23,15 @@ class Packet(NamedTuple):
     numel: int
     own_scale: bool = False
     codec: int = 0  # the codec's `wire_id`, stamped by the link that sends the packet
+    rows: int = 1  # the tensor's output channels, its first dimension; 1 for a vector
 
 
 class Codec(Protocol):
-    """Flat float32 vector <-> `Packet`; `shared` is known to both ends before encoding.
+    """Float32 tensor <-> `Packet`; `shared` is known to both ends before encoding.
 
-    A codec is a frozen dataclass: its fields are its settings. The link checks `rates` and `max_bytes`; a codec may
-    take them for granted in `decode` and `accumulate`.
+    A codec is a frozen dataclass: its fields are its settings. It sees the elements in a row, and of the tensor's shape
+    only how many output channels there are. The link checks `rates` and `max_bytes`; a codec may take them for granted
+    in `decode` and `accumulate`.
     """
 
     wire_id: ClassVar[int]  # one byte in the message; 128 and above are free for codecs outside the package
@@ -41,12 +46,12 @@ class Codec(Protocol):
         """Whether the decoded value's expectation over `seed` is the input."""
         ...
 
-    def init(self, numel: int) -> Tensor:
+    def init(self, numel: int, rows: int = 1) -> Tensor:
         """The shared state before the first round, a float32 vector; empty when nothing is shared."""
         ...
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
-        """Code `x`, which is flat, float32 and finite; it is not changed."""
+        """Code `x`, float32 of any shape; it is not changed. Without a `shared` state the packet stands for itself."""
         ...
 
     def check(self, packet: Packet) -> None:
@@ -54,7 +59,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
-        """The vector that `packet` stands for."""
+        """The vector that `packet` stands for, flat."""
         ...
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
@@ -68,3 +73,23 @@ class Codec(Protocol):
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """The longest `code` of this many elements; a fixed-rate codec sends exactly this."""
         ...
+
+    def side_values(self, numel: int, rows: int = 1) -> int:
+        """How many side values each packet of such a tensor carries."""
+        ...
+
+
+def rows_of(shape: Sequence[int]) -> int:
+    """The output channels of a weight; a vector has one row."""
+    return shape[0] if len(shape) > 1 and 0 not in shape else 1
+
+
+def finite_values(x: Tensor, codec: str) -> NDArray[np.float32]:
+    """The elements of `x` in a row; an update that is not finite, or beyond all reason, is refused."""
+    values: NDArray[np.float32] = x.detach().reshape(-1).numpy(force=True)
+    if values.size and not max(float(values.max()), -float(values.min())) <= MAX_MAGNITUDE:  # NaN fails too
+        raise UpdateError(
+            f"{codec} cannot code an update that is not finite or above {MAX_MAGNITUDE:g}; "
+            "lower the learning rate or clip"
+        )
+    return values

@@ -1,6 +1,5 @@
 """DANUQ: a fixed non-uniform code around a scale that all clients share (FedWSQ, Algorithm 1)."""
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,17 +7,17 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet
-from fedwsq.codecs.levels import edges, levels, widths
-from fedwsq.codecs.packing import check_packed, pack, packed_bytes, unpack
-from fedwsq.core.errors import ConfigError, MessageError, UpdateError
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, finite_values, rows_of
+from fedwsq.codecs.grid import Grid, look_up, nearest, tables
+from fedwsq.codecs.groups import Floats, Scales, check_scales, check_sides, deviation, largest, make_groups, self_scale
+from fedwsq.codecs.levels import levels, widths
+from fedwsq.codecs.packing import check_packed, pack, packed_bytes
+from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
 
 SMALLEST_SCALE = 1e-12
-LARGEST_FLOAT = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -26,27 +25,37 @@ class Danuq:
     """Distribution-aware non-uniform quantization: the nearest of 2^bits levels, after division by the shared scale.
 
     Each packet's side value is the client's own std, from which `fold` moves the shared scale: by `momentum`, beta in
-    the paper. `dequantize = "shared"` decodes with the scale that encoded, as the published code does; "own" decodes
-    with the client's std, the letter of Algorithm 1, so that a constant update decodes to zeros.
+    the paper. `scale_init` is the scale of round 1; "calibrate" has every packet use its own scale until one was
+    folded, and then starts from their mean. `dequantize = "shared"` decodes with the scale that encoded, as the
+    published code does; "own" decodes with the client's std, the letter of Algorithm 1, so that a constant update
+    decodes to zeros. With a `band` above 1, a tensor whose std is more than `band` times the shared scale, or less than
+    1 / band of it, is coded with its own scale instead.
     """
 
     levels: Literal["paper", "optimal", "lloyd-max"] = "paper"
     momentum: float = 0.1
-    scale_init: float = 1e-3
+    scale_init: float | Literal["calibrate"] = 1e-3
     dequantize: Literal["shared", "own"] = "shared"
+    band: float = 0.0  # 0: off
+    scales: Scales = "tensor"
+    block: int = 64
     wire_id: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         widths(self.levels)
+        check_scales("danuq", self.scales, self.block)
         if not 0 < self.momentum <= 1:
             raise ConfigError(f"danuq momentum = {self.momentum} is out of range; it must be above 0 and at most 1")
-        if not SMALLEST_SCALE <= self.scale_init <= MAX_MAGNITUDE:
+        start = math.nan if isinstance(self.scale_init, str) else self.scale_init
+        if self.scale_init != "calibrate" and not SMALLEST_SCALE <= start <= MAX_MAGNITUDE:
             raise ConfigError(
                 f"danuq scale_init = {self.scale_init} is out of range; it must be from "
-                f"{SMALLEST_SCALE:g} to {MAX_MAGNITUDE:g}"
+                f'{SMALLEST_SCALE:g} to {MAX_MAGNITUDE:g}, or "calibrate"'
             )
         if self.dequantize not in ("shared", "own"):
             raise ConfigError(f'danuq dequantize = "{self.dequantize}" is unknown; it is "shared" or "own"')
+        if self.band != 0 and not 1 < self.band <= MAX_MAGNITUDE:
+            raise ConfigError(f"danuq band = {self.band} is out of range; it must be above 1, or 0 for none")
 
     @property
     def rates(self) -> frozenset[int]:
@@ -58,30 +67,38 @@ class Danuq:
         """No: nearest rounding, and levels whose mean over N(0, 1) need not be zero."""
         return False
 
-    def init(self, numel: int) -> Tensor:
-        """The scale of round 1."""
-        return torch.tensor([self.scale_init], dtype=torch.float32)
+    def init(self, numel: int, rows: int = 1) -> Tensor:
+        """The scales of round 1; 0 stands for one that is not known yet."""
+        start = 0.0 if self.scale_init == "calibrate" else self.scale_init
+        return torch.full((make_groups(numel, rows, self.scales, self.block).count,), start)
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
-        """The code of the nearest level to each `x / shared`, and the std of `x` beside it."""
-        bits = self._bits(rate)
-        values = x.numpy(force=True)
-        if not np.isfinite(values).all():
-            raise UpdateError("danuq cannot code an update that is not finite; lower the learning rate or clip")
+        """The code of the nearest level to each `x / scale`, and the std of `x` beside it."""
+        bits, values, rows = self._bits(rate), finite_values(x, "danuq"), rows_of(x.shape)
+        groups = make_groups(len(values), rows, self.scales, self.block)
+        # One of several groups is zeros if and only if its side value is 0, so a constant one has its magnitude there.
+        scales, local = shared.numpy(), groups.measure(values, deviation if groups.count == 1 else self_scale)
+        own = self._needs_own(scales, local)
+        if own:
+            scales = local = np.where(local > 0, local, groups.measure(values, largest))
         if not values.any():
             # A zero update decodes to zeros at every width, though one bit has no zero level.
-            return Packet(bytes(packed_bytes(x.numel(), bits)), (0.0,), rate, x.numel(), own_scale=True)
-        # In float32 on both sides, so that every implementation finds the same cell. A value on an edge goes to the
-        # cell below it (the published code; the paper's half-open cells say above).
-        codes = torch.bucketize(x / shared, _tables(bits, self.levels)[1], out_int32=True).to(torch.uint8)
-        return Packet(pack(codes, bits), (spread(values),), rate, x.numel(), own_scale=self.dequantize == "own")
+            code, own = bytes(packed_bytes(len(values), bits)), True
+        else:
+            # In float32 on both sides, so that every implementation finds the same cell. A value on an edge goes to
+            # the cell below it (the published code; the paper's half-open cells say above).
+            spread = groups.spread(np.where(scales > 0, scales, np.float32(1)), len(values))
+            code = pack(torch.from_numpy(nearest(values / spread, tables(levels(bits, self.levels))[1])), bits)
+        own = own or self.dequantize == "own"
+        return Packet(code, tuple(local.tolist()), rate, len(values), own_scale=own, rows=rows)
 
     def check(self, packet: Packet) -> None:
         """Every code is a level, so only lengths and padding can be wrong."""
-        if len(packet.side) != 1:
-            raise MessageError(f"a danuq packet has 1 side value, its scale, not {len(packet.side)}")
-        if packet.own_scale != (self.dequantize == "own") and packet.side[0] != 0:
-            raise MessageError(f'a danuq packet with dequantize = "{self.dequantize}" must not say otherwise')
+        check_sides("danuq", packet.side, make_groups(packet.numel, packet.rows, self.scales, self.block))
+        if self.dequantize == "own" and not packet.own_scale:
+            raise MessageError(
+                'a danuq packet with dequantize = "own" is decoded with its own scale; its flag is missing'
+            )
         check_packed(packet.code, self._bits(packet.rate), packet.numel)
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
@@ -89,21 +106,35 @@ class Danuq:
         return self._look_up(packet, shared, 1.0)
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
-        """`out += weight * decode(packet)`, bit for bit: the weight goes into the table of levels."""
+        """`out += weight * decode(packet)`, bit for bit."""
         out += self._look_up(packet, shared, weight)
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
         """The moving average of the clients' mean std; clients without spread are left out."""
-        scales = [scale for (scale,) in sides if scale > 0]
-        if not scales:
+        if not sides:
             return shared
-        mean = math.fsum(scales) / len(scales)
-        moved = (1 - self.momentum) * float(shared[0]) + self.momentum * mean
-        return torch.tensor([max(moved, SMALLEST_SCALE)], dtype=torch.float32)
+        before, each = shared.double().numpy(), np.array(sides, np.float64)  # each: [packets, groups]
+        spread = (each > 0).sum(0)
+        momentum = np.where(before > 0, self.momentum, 1.0)  # the first scale is taken whole
+        moved = (1 - momentum) * before + momentum * each.sum(0) / np.maximum(spread, 1)
+        found = np.where(spread > 0, np.maximum(moved, SMALLEST_SCALE), before)
+        return torch.from_numpy(found.astype(np.float32))
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """Exactly the packed codes."""
         return packed_bytes(numel, self._bits(rate))
+
+    def side_values(self, numel: int, rows: int = 1) -> int:
+        """One scale for each group."""
+        return make_groups(numel, rows, self.scales, self.block).count
+
+    def _needs_own(self, shared: Floats, local: Floats) -> bool:
+        """Whether the shared scale is missing, not known yet or, with a band, too far off."""
+        wanted = local > 0 if len(local) > 1 else slice(None)  # groups of zeros want none
+        if not shared.size or not shared[wanted].all():
+            return True
+        ratio = local[local > 0] / shared[local > 0]
+        return bool(self.band) and bool(((ratio > self.band) | (ratio < 1 / self.band)).any())
 
     def _bits(self, rate: Rate) -> int:
         if rate not in self.rates:
@@ -112,22 +143,27 @@ class Danuq:
         return int(rate)
 
     def _look_up(self, packet: Packet, shared: Tensor, weight: float) -> Tensor:
-        bits = self._bits(packet.rate)
-        scale = packet.side[0] if packet.own_scale else float(shared[0])
-        table = _tables(bits, self.levels)[0] * scale * weight
-        # numpy's take, which reads uint8 indices as they are.
-        return torch.from_numpy(table.numpy().take(unpack(packet.code, bits, packet.numel).numpy()))
+        bits, groups = self._bits(packet.rate), make_groups(packet.numel, packet.rows, self.scales, self.block)
+        scales = packet.side if packet.own_scale else shared.tolist()
+        if len(scales) != groups.count:
+            raise MessageError("a danuq packet leans on a shared scale that this end does not have")
+        if groups.count > 1 and not packet.own_scale:  # a group of zeros stays zero, though one bit has no zero level
+            scales = [scale if side else 0.0 for scale, side in zip(scales, packet.side, strict=True)]
+        return look_up(packet, bits, tables(levels(bits, self.levels))[0], scales, groups, weight)
 
 
-def spread(values: NDArray[np.float32]) -> float:
-    """The unbiased std, mean removed, or |x| of a single element, as the float32 that travels."""
-    # numpy, since the last bits of a torch reduction depend on the number of threads.
-    std = abs(float(values[0])) if len(values) == 1 else float(np.std(values, dtype=np.float64, ddof=1))
-    return float(np.float32(min(std, LARGEST_FLOAT)))
+@dataclass(frozen=True)
+class Danuq8(Grid):
+    """DANUQ's exact 256 levels with a scale of their own: made for the tensors that a link does not select."""
 
+    wire_id: ClassVar[int] = 12
 
-@functools.cache
-def _tables(bits: int, kind: str) -> tuple[Tensor, Tensor]:
-    """Levels and edges in float32; the edges are rounded once, from exact midpoints."""
-    exact = levels(bits, kind)
-    return torch.tensor(exact, dtype=torch.float32), torch.tensor(edges(exact), dtype=torch.float32)
+    @property
+    def rates(self) -> frozenset[int]:
+        """8 bits, nothing else."""
+        return frozenset({8})
+
+    def levels(self, bits: int) -> tuple[float, ...]:
+        """The optimal levels with the uppermost at 1."""
+        found = levels(bits, "optimal")
+        return tuple(level / found[-1] for level in found)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet
-from fedwsq.core.errors import ConfigError, MessageError, UpdateError
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, finite_values, rows_of
+from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
 
 
@@ -29,7 +29,7 @@ class Float32:
         """Yes: the decoded value is the input."""
         return True
 
-    def init(self, numel: int) -> Tensor:
+    def init(self, numel: int, rows: int = 1) -> Tensor:
         """Nothing is shared."""
         return torch.empty(0)
 
@@ -37,10 +37,8 @@ class Float32:
         """The bytes of `x`."""
         if rate not in self.rates:
             raise ConfigError(f"float32 has no {rate:g}-bit rate; it offers 32")
-        values = x.numpy(force=True)
-        if not np.isfinite(values).all():
-            raise UpdateError("float32 does not carry an update that is not finite; lower the learning rate or clip")
-        return Packet(values.astype("<f4", copy=False).tobytes(), (), rate, x.numel())
+        values = finite_values(x, "float32")
+        return Packet(values.astype("<f4", copy=False).tobytes(), (), rate, x.numel(), rows=rows_of(x.shape))
 
     def check(self, packet: Packet) -> None:
         """Raise `MessageError` unless the code is `numel` finite values of sane size and nothing else."""
@@ -69,3 +67,7 @@ class Float32:
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """Four bytes a value."""
         return 4 * numel
+
+    def side_values(self, numel: int, rows: int = 1) -> int:
+        """None."""
+        return 0

@@ -1,6 +1,8 @@
 """What a loader returns: examples as they are stored, and how to turn them into a model's input."""
 
+import math
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -9,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedwsq.core.errors import DataError
+from fedwsq.core.errors import ConfigError, DataError
 
 
 class Examples:
@@ -56,6 +58,11 @@ class Dataset:
     mean: tuple[float, ...] = ()  # per channel, of pixels in [0, 1]; empty: `normalize` neither shifts nor scales
     std: tuple[float, ...] = ()
     augment: bool = False  # whether the published augmentation suits this data
+    groups: Tensor | None = None  # int64 [training examples]: whose each one is, numbered from 0; None: nobody knows
+
+    def __post_init__(self) -> None:
+        if self.groups is not None and len(self.groups) != len(self.train):
+            raise DataError(f"{len(self.groups)} groups but {len(self.train)} training examples; each needs one group")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,3 +73,32 @@ class Dataset:
 def data_root(root: str) -> Path:
     """Where data sets live: the config's `data.root`, else `$FEDWSQ_DATA`, else `./data`."""
     return Path(root or os.environ.get("FEDWSQ_DATA") or "data").expanduser()
+
+
+def warn_if_partial(title: str, count: int, published: int, where: str) -> None:
+    """A part of a published set is good to train on, but nobody should take it for the whole."""
+    if count < published:
+        warnings.warn(f"{title}: {count} records in {where}; the published set has {published}", stacklevel=2)
+
+
+def check_share(share: float, count: int) -> None:
+    """Refuse a test share that leaves either side of `count` examples empty."""
+    if not 0 < share < 1 or not 0 < round(count * share) < count:
+        raise ConfigError(
+            f"test = {share:g} of {count} examples must leave some on both sides; 0.2 holds a fifth out for testing"
+        )
+
+
+def pixel_stats(examples: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and std of every channel of uint8 images [n, c, h, w], for pixels in [0, 1]; sums are exact integers."""
+    sums, squares = torch.zeros(2, examples.shape[0], dtype=torch.int64)
+    at_once = max(1, 2**22 // math.prod(examples.shape))
+    for start in range(0, len(examples), at_once):
+        x = examples.take(torch.arange(start, min(start + at_once, len(examples))))[0].int()
+        sums += x.sum(dim=(0, 2, 3))
+        squares += x.square().sum(dim=(0, 2, 3))
+    count = len(examples) * math.prod(examples.shape[1:])
+    mean = [s / count for s in sums.tolist()]
+    variance = [(q * count - s * s) / count**2 for s, q in zip(sums.tolist(), squares.tolist(), strict=True)]
+    # A constant channel says nothing whatever it is divided by.
+    return tuple(m / 255 for m in mean), tuple(math.sqrt(v) / 255 or 1.0 for v in variance)

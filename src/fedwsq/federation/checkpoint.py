@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import safetensors
+import torch
 from torch import Tensor
 
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors
-from fedwsq.core.types import Params
+from fedwsq.core.types import Channel, Params
 from fedwsq.federation.federation import Snapshot
+from fedwsq.wire import Public
 
 FORMAT = 1
 LAST, PREVIOUS, NEXT, DAMAGED = (f"{name}.safetensors" for name in ("last", "previous", "next", "damaged"))
@@ -28,6 +30,7 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         "round": snapshot.round,
         "accepted": {str(client): number for client, number in snapshot.accepted.items()},
         "accuracy_ema": snapshot.accuracy_ema,
+        "channels": {str(client): channel for client, channel in snapshot.channels.items()},
         "tensors": list(tensors),  # safetensors sorts by name; sums over a model's tensors depend on their order
     }
     plain["digest"] = _digest(plain, tensors)
@@ -74,17 +77,30 @@ def _load(path: Path) -> Snapshot:
         _nest("shared", tensors),
         {int(client): number for client, number in plain["accepted"].items()},
         plain["accuracy_ema"],
+        _public(tensors),
+        {int(client): Channel(*channel) for client, channel in plain.get("channels", {}).items()},
     )
 
 
 def _flatten(snapshot: Snapshot) -> Params:
     """`server/params/<tensor>` and so on; vector names have no slash, tensor names may."""
+    parts = {"server": snapshot.server, "shared": snapshot.shared}
+    if snapshot.public is not None:
+        steps = snapshot.public.steps.items()
+        parts["public"] = snapshot.public.vectors
+        parts["steps"] = {"": {str(number): torch.frombuffer(bytearray(x), dtype=torch.uint8) for number, x in steps}}
     return {
         f"{part}/{vector}/{name}": x
-        for part, vectors in (("server", snapshot.server), ("shared", snapshot.shared))
+        for part, vectors in parts.items()
         for vector, tensors in vectors.items()
         for name, x in tensors.items()
     }
+
+
+def _public(tensors: Params) -> Public | None:
+    steps = _nest("steps", tensors).get("", {})
+    vectors = _nest("public", tensors)
+    return Public(vectors, {int(number): x.numpy().tobytes() for number, x in steps.items()}) if vectors else None
 
 
 def _nest(part: str, tensors: Params) -> dict[str, Params]:

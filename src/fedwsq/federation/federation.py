@@ -12,19 +12,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.seeds import derive
 from fedwsq.core.tree import zeros_like
-from fedwsq.core.types import Cohort, Key, Params, State, Update
-from fedwsq.evaluation import Scores, moving_average, worst_decile
+from fedwsq.core.types import Channel, Cohort, Key, Params, State, Update
+from fedwsq.evaluation import Scores, by_client, moving_average, total, worst_decile
+from fedwsq.federation.channels import Measured, compute_seconds, download_seconds, observed, upload_seconds
 from fedwsq.federation.inprocess import Backend, one_thread
 from fedwsq.federation.plan import WEIGH
 from fedwsq.federation.records import RoundRecord
 from fedwsq.federation.site import PLAIN, Failure, Order
 from fedwsq.federation.spool import Spool
 from fedwsq.federation.workload import Workload
-from fedwsq.wire import Kind, Message, Shared, decode, encode
+from fedwsq.wire import Kind, Message, Public, Shared, decode, encode
+from fedwsq.wire.downlink import keep_steps, missed, step_forward
 from fedwsq.wire.link import Sides
 from fedwsq.wire.message import EVERYONE, float32_bytes
 
@@ -42,13 +45,18 @@ class Snapshot:
     shared: Shared
     accepted: dict[int, int] = field(default_factory=dict)  # client -> the last round accepted from it
     accuracy_ema: float | None = None
+    public: Public | None = None  # with a chained downlink: the model that clients can rebuild
+    channels: dict[int, Channel] = field(default_factory=dict)  # what clients measured, if the plan goes by that
 
 
-class Body(NamedTuple):
-    """A broadcast, and how long it would be with every tensor in float32."""
+@dataclass(frozen=True)
+class Broadcast:
+    """What all clients of a round receive, how long it would be in float32, and the chain's state after it."""
 
-    data: bytes
+    body: bytes
     float32_bytes: int
+    public: Public | None = None
+    whole: bytes = b""  # a chain's model in one piece, for those who cannot use the differences
 
 
 class Asked(NamedTuple):
@@ -56,6 +64,10 @@ class Asked(NamedTuple):
 
     message: Message
     order: Order
+    down_bytes: int
+    float32_bytes: int
+    channel: Channel | None
+    steps: int
 
 
 @dataclass
@@ -69,6 +81,7 @@ class Gathered:
     failures: dict[int, str] = field(default_factory=dict)  # client -> why
     uplink_bytes: int = 0
     uplink_bytes_float32: int = 0
+    lengths: dict[int, int] = field(default_factory=dict)  # client -> bytes of its reply
     seconds: float = 0.0
 
     def refuse(self, reason: str) -> None:
@@ -121,58 +134,85 @@ class Federation:
         number = before.round + 1
         clients = sample(self.plan.data.clients, self.plan.clients_per_round, derive(self.plan.seed, "sample", number))
         with one_thread():  # sums over a whole model depend on the number of threads
-            body = self._broadcast(before, number)
-        asked = self._orders(before, number, clients)
-        gathered = self._gather(before, body, asked, progress)
+            sent = self._broadcast(before, number)
+        asked = self._orders(before, number, clients, sent)
+        gathered = self._gather(before, sent.body, asked, progress)
         with one_thread():
             after = self._update(before, number, gathered, len(clients))
+        after = replace(after, public=sent.public, channels=self._measured(before, asked, gathered))
         scored = time.perf_counter()
-        scores = self._evaluate(after)
+        scores, client_values = self._evaluate(after)
         if scores is not None and math.isfinite(scores.value):
             after = replace(after, accuracy_ema=moving_average(before.accuracy_ema, scores.value))
         self.snapshot = after
         return RoundRecord(
             number,
             sampled=len(clients),
-            downlink_bytes=sum(len(body.data) + len(each.order.head) for each in asked.values()),
-            downlink_bytes_float32=sum(body.float32_bytes + len(each.order.head) for each in asked.values()),
-            scale_ratio=scale_ratio(before.shared, gathered.sides),
+            sat_out=len(clients) - len(asked),
+            downlink_bytes=sum(each.down_bytes for each in asked.values()),
+            downlink_bytes_float32=sum(each.float32_bytes for each in asked.values()),
             bits=self._bits(asked, gathered),
             seed=self.plan.seed,
             eval_seconds=time.perf_counter() - scored,
             seconds=time.perf_counter() - began,
             **self._replies(gathered, len(asked)),
-            **self._scores(scores, after.accuracy_ema),
+            **self._times(asked, gathered),
+            **mismatch(before.shared, gathered.sides),
+            **self._scores(scores, client_values, after.accuracy_ema),
         )
 
-    def _broadcast(self, before: Snapshot, number: int) -> Body:
+    def _broadcast(self, before: Snapshot, number: int) -> Broadcast:
         """What all clients of the round receive: the algorithm's vectors and the uplink codec's shared state."""
-        key = Key(self.plan.seed, number, EVERYONE)
-        sent = self.plan.downlink.send(self.plan.algorithm.broadcast(before.server), {}, key, (32.0,), self.schema)
-        message = Message(Kind.BROADCAST, key, before.run, states=before.shared, packets=sent.packets)
-        return Body(encode(message, self.schema), float32_bytes(message, self.schema))
+        link, schema, key = self.plan.downlink, self.schema, Key(self.plan.seed, number, EVERYONE)
+        vectors = self.plan.algorithm.broadcast(before.server)
+        empty = Message(Kind.BROADCAST, key, before.run, states=before.shared)
+        if not link.chained:
+            message = replace(empty, packets=link.send(vectors, {}, key, link.rate, schema).packets)
+            return Broadcast(encode(message, schema), float32_bytes(message, schema))
+        public, packets = step_forward(link, before.public, vectors, key, schema)
+        body = encode(replace(empty, packets=packets), schema)
+        message = replace(empty, packets=PLAIN.send(public, {}, key, (32.0,), schema).packets)
+        whole = encode(message, schema)
+        steps = keep_steps(before.public, number, body, len(whole))
+        return Broadcast(body, float32_bytes(message, schema), Public(public, steps), whole)
 
-    def _orders(self, before: Snapshot, number: int, clients: Sequence[int]) -> dict[int, Asked]:
+    def _orders(self, before: Snapshot, number: int, clients: Sequence[int], sent: Broadcast) -> dict[int, Asked]:
         """The head for each client, in client order; a client that the bit policy grants nothing sits out."""
         asked: dict[int, Asked] = {}
         for client in clients:
-            key = Key(self.plan.seed, number, client)
-            rates = self.plan.uplink.rates(key, None, self.schema, before.shared)
-            if rates is None:
-                continue
-            accepted = before.accepted.get(client, 0)
+            key, accepted = Key(self.plan.seed, number, client), before.accepted.get(client, 0)
             # Random, not derived: a reply to an earlier attempt at this round must not pass for a new one.
             nonce = secrets.token_bytes(16)
-            message = Message(Kind.ORDER, key, before.run, nonce, accepted=accepted, rates=rates)
-            asked[client] = Asked(message, Order(key, encode(message, self.schema)))
+            message = Message(Kind.ORDER, key, before.run, nonce, accepted=accepted, rates=(1.0,))
+            instead = b""
+            if sent.public is not None:
+                missing = missed(sent.public, accepted, number, self.schema)
+                message = replace(message, packets=missing or {})
+                if missing is None or len(encode(message, self.schema)) + len(sent.body) >= len(sent.whole):
+                    message, instead = replace(message, packets={}), sent.whole
+            down = len(instead or sent.body) + len(encode(message, self.schema))
+            channel = before.channels.get(client) or self.plan.channels(key)
+            steps = self.plan.training.steps(len(self.workload.split[client]))
+            ready = download_seconds(channel, down) + compute_seconds(channel, steps) if channel else 0.0
+            rates = self.plan.uplink.rates(key, channel, self.schema, before.shared, self.plan.algorithm.sends, ready)
+            if rates is None:
+                continue
+            message = replace(message, rates=rates)
+            head = encode(message, self.schema)
+            down, plain = (
+                len(instead or sent.body) + len(head),
+                float32_bytes(replace(message, packets={}), self.schema),
+            )
+            order = Order(key, head, instead)
+            asked[client] = Asked(message, order, down, sent.float32_bytes + plain, channel, steps)
         return asked
 
-    def _gather(self, before: Snapshot, body: Body, asked: Mapping[int, Asked], progress: Progress | None) -> Gathered:
+    def _gather(self, before: Snapshot, body: bytes, asked: Mapping[int, Asked], progress: Progress | None) -> Gathered:
         """Fold the replies in client order, whatever order they come in; early ones wait packed."""
         gathered = Gathered({vector: zeros_like(self.params) for vector in self.plan.algorithm.sends})
         spool, turn = Spool(self.spill), deque(asked)
         try:
-            answers = self.backend.dispatch(body.data, [each.order for each in asked.values()])
+            answers = self.backend.dispatch(body, [each.order for each in asked.values()])
             for done, answer in enumerate(answers, 1):
                 client = answer.key.client
                 if client not in turn or client in spool:
@@ -211,6 +251,7 @@ class Federation:
         uplink.accumulate(message.packets, before.shared, message.key, gathered.vectors, weight, self.schema)
         gathered.weight += weight
         gathered.uplink_bytes += len(payload)
+        gathered.lengths[client] = len(payload)
         gathered.uplink_bytes_float32 += float32_bytes(message, self.schema)
         for vector, packets in message.packets.items():
             for name, packet in packets.items():
@@ -236,14 +277,20 @@ class Federation:
             accepted=before.accepted | {message.key.client: number for message in gathered.replies},
         )
 
-    def _evaluate(self, after: Snapshot) -> Scores | None:
-        """Score the server's model, in every `eval_every`-th round and in the last."""
+    def _evaluate(self, after: Snapshot) -> tuple[Scores | None, Tensor | None]:
+        """Score the server's model, and for each client if asked, in every `eval_every`-th round and in the last."""
         if after.round % self.plan.eval_every and after.round != self.plan.rounds:
-            return None
+            return None, None
         key = Key(self.plan.seed, after.round, EVERYONE)
         sent = PLAIN.send({"params": after.server["params"]}, {}, key, (32.0,), self.schema)
         body = encode(Message(Kind.BROADCAST, key, after.run, packets=sent.packets), self.schema)
-        return self.backend.evaluate(body, self.workload.eval_batches())
+        starts = self.workload.eval_batches()
+        own, owners = self.workload.client_batches if self.plan.eval_clients else ([], None)
+        pieces = self.backend.evaluate(body, [*starts, *own])
+        scores = total(pieces[: len(starts)])
+        if own and owners is not None:
+            return scores, by_client(pieces[len(starts) :], owners)
+        return scores, scores.per_client(self.workload.label_counts) if self.plan.eval_clients else None
 
     def _bits(self, asked: Mapping[int, Asked], gathered: Gathered) -> float | None:
         """Mean bits a coded parameter, over the clients that replied."""
@@ -271,7 +318,37 @@ class Federation:
             "codec_seconds": sum(metric("codec_seconds")) + gathered.seconds,
         }
 
-    def _scores(self, scores: Scores | None, ema: float | None) -> dict[str, Any]:
+    def _measured(self, before: Snapshot, asked: Mapping[int, Asked], gathered: Gathered) -> dict[int, Channel]:
+        """What clients said of their own links, if the plan goes by that."""
+        if not isinstance(self.plan.channels, Measured):
+            return before.channels
+        channels = dict(before.channels)
+        for message in gathered.replies:
+            known = asked[message.key.client].channel
+            assert known is not None  # the plan has channels
+            channels[message.key.client] = observed(known, message.metrics)
+        return channels
+
+    def _times(self, asked: Mapping[int, Asked], gathered: Gathered) -> dict[str, Any]:
+        """The part of a record that comes from the channels: how long the slowest client took."""
+        times = {}
+        for message in gathered.replies:
+            client = message.key.client
+            each = asked[client]
+            if each.channel is not None:
+                down, up = (
+                    download_seconds(each.channel, each.down_bytes),
+                    upload_seconds(each.channel, gathered.lengths[client]),
+                )
+                times[client] = (down, compute_seconds(each.channel, each.steps), up)
+        if not times:
+            return {}
+        slowest = max(times.values(), key=sum)
+        parts = dict(zip(("download_seconds", "compute_seconds", "upload_seconds"), slowest, strict=True))
+        channels = {str(client): list(each.channel) for client, each in asked.items() if each.channel is not None}
+        return {"simulated_seconds": sum(slowest), **parts, "channels": channels}
+
+    def _scores(self, scores: Scores | None, clients: Tensor | None, ema: float | None) -> dict[str, Any]:
         """The part of a record that comes from evaluation."""
         if scores is None:
             return {}
@@ -280,8 +357,7 @@ class Federation:
         value, loss = (x if math.isfinite(x) else None for x in (scores.value, scores.loss))
         what = "accuracy" if self.plan.metric.name == "accuracy" else "metric"
         fields = {f"{on}_{what}": value, f"{on}_{what}_ema": ema, f"{on}_loss": loss}
-        if self.plan.eval_clients:
-            clients = scores.per_client(self.workload.label_counts)
+        if clients is not None:
             fields |= {
                 "client_accuracy": float(clients.mean()),
                 "client_accuracy_worst_decile": worst_decile(clients),
@@ -289,12 +365,13 @@ class Federation:
         return {**fields, "class_accuracy": scores.per_class or None}
 
 
-def scale_ratio(shared: Shared, sides: Sides) -> float | None:
-    """How far local scales are from the shared ones: the median over tensors of (mean local / shared)."""
-    ratios = []
+def mismatch(shared: Shared, sides: Sides) -> dict[str, Any]:
+    """How far local scales are from the shared ones: mean local / shared of each tensor, and the median of these."""
+    ratios = {}
     for vector, tensors in shared.items():
         for name, state in tensors.items():
-            local = [side[0] for side in sides.get(vector, {}).get(name, []) if side and side[0] > 0]
-            if local and state.numel() == 1:
-                ratios.append(statistics.fmean(local) / float(state))
-    return statistics.median(ratios) if ratios else None
+            local = [side for side in sides.get(vector, {}).get(name, []) if any(side)]
+            if local and state.numel() == len(local[0]) and (state > 0).all():
+                mean = torch.tensor(local, dtype=torch.float64).mean(0) / state
+                ratios[name if vector == "delta" else f"{vector}/{name}"] = float(mean.mean())
+    return {"scale_ratio": statistics.median(ratios.values()) if ratios else None, "scale_ratios": ratios}

@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 
 from fedwsq.core.errors import RunError
-from fedwsq.evaluation import Scores, total
+from fedwsq.evaluation import Scores
 from fedwsq.federation.site import Failure, Order, Reply, Site
 
 
@@ -31,8 +31,8 @@ class Backend(Protocol):
         """Have every order worked on; a lost reply is missing or a `Failure`."""
         ...
 
-    def evaluate(self, body: bytes, starts: Sequence[int]) -> Scores:
-        """Score the broadcast model on the evaluation batches that start there."""
+    def evaluate(self, body: bytes, starts: Sequence[int]) -> list[Scores]:
+        """Score the broadcast model on each of the evaluation batches that start there, in their order."""
         ...
 
     def close(self) -> None:
@@ -53,10 +53,10 @@ class Serial:
                 answer = attempt(self.site, body, order)
             yield answer
 
-    def evaluate(self, body: bytes, starts: Sequence[int]) -> Scores:
+    def evaluate(self, body: bytes, starts: Sequence[int]) -> list[Scores]:
         """Score batch after batch."""
         with one_thread():
-            return total([self.site.evaluate(body, start) for start in starts])
+            return [self.site.evaluate(body, start) for start in starts]
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -78,7 +78,8 @@ class Pool:
 
     def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
         """Hand the orders out as workers come free."""
-        for index, answer in self._scatter(body, [b"O" + order.head for order in orders]):
+        tasks = [(order.body or body, b"O" + order.head) for order in orders]
+        for index, answer in self._scatter(tasks):
             key = orders[index].key
             if answer is None:
                 yield Failure(key, "its worker process died")
@@ -87,16 +88,16 @@ class Pool:
             else:
                 yield Failure(key, answer[1:].decode())
 
-    def evaluate(self, body: bytes, starts: Sequence[int]) -> Scores:
-        """Split the batches over the workers and add their scores in order."""
+    def evaluate(self, body: bytes, starts: Sequence[int]) -> list[Scores]:
+        """Split the batches over the workers."""
         scores: dict[int, Scores] = {}
         while missing := [start for start in starts if start not in scores]:  # after a death, ask again
-            for index, answer in self._scatter(body, [b"E%d" % start for start in missing]):
+            for index, answer in self._scatter([(body, b"E%d" % start) for start in missing]):
                 if answer is not None and answer[:1] == b"F":
                     raise RunError(f"evaluation failed: {answer[1:].decode()}")
                 if answer is not None:
                     scores[missing[index]] = _read_scores(answer[1:])
-        return total([scores[start] for start in starts])
+        return [scores[start] for start in starts]
 
     def close(self) -> None:
         """End the workers."""
@@ -104,12 +105,12 @@ class Pool:
             worker.stop()
         self._workers = []
 
-    def _scatter(self, body: bytes, tasks: Sequence[bytes]) -> Iterator[tuple[int, bytes | None]]:
-        """The answer to every task by its index, as they arrive; None where the worker died over it."""
+    def _scatter(self, tasks: Sequence[tuple[bytes, bytes]]) -> Iterator[tuple[int, bytes | None]]:
+        """The answer to every task, a broadcast and a frame, by its index, as they arrive; None: the worker died."""
         waiting, running = deque(enumerate(tasks)), dict[Connection, tuple[int, int]]()
         try:
             for slot in range(len(self._workers)):
-                self._hand_out(slot, body, waiting, running)
+                self._hand_out(slot, waiting, running)
             while running:
                 for pipe in wait(list(running)):
                     index, slot = running.pop(pipe)  # type: ignore[call-overload]
@@ -118,7 +119,7 @@ class Pool:
                         self._replace(slot)
                     else:
                         self._workers[slot].answered, self._deaths = True, 0
-                    self._hand_out(slot, body, waiting, running)
+                    self._hand_out(slot, waiting, running)
                     yield index, answer
         finally:
             if self._workers:  # else closed before this round was over
@@ -129,12 +130,11 @@ class Pool:
     def _hand_out(
         self,
         slot: int,
-        body: bytes,
-        waiting: deque[tuple[int, bytes]],
+        waiting: deque[tuple[int, tuple[bytes, bytes]]],
         running: dict[Connection, tuple[int, int]],
     ) -> None:
         while waiting:
-            index, task = waiting[0]
+            index, (body, task) = waiting[0]
             if self._workers[slot].ask(self._setup, body, task):
                 waiting.popleft()
                 running[self._workers[slot].pipe] = (index, slot)
@@ -161,6 +161,8 @@ class Recorded:
         for order in orders:
             round_name = f"round-{order.key.round}"
             (self.folder / f"{round_name}-broadcast.fwsq").write_bytes(body)
+            if order.body:
+                (self.folder / f"{round_name}-whole.fwsq").write_bytes(order.body)
             (self.folder / f"{round_name}-client-{order.key.client}-order.fwsq").write_bytes(order.head)
         for answer in self.inner.dispatch(body, orders):
             if isinstance(answer, Reply):
@@ -168,7 +170,7 @@ class Recorded:
                 (self.folder / name).write_bytes(answer.payload)
             yield answer
 
-    def evaluate(self, body: bytes, starts: Sequence[int]) -> Scores:
+    def evaluate(self, body: bytes, starts: Sequence[int]) -> list[Scores]:
         """Not traffic: passed on."""
         return self.inner.evaluate(body, starts)
 

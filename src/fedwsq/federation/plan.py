@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fedwsq.algorithms import Algorithm, FedAvg
-from fedwsq.codecs import Float32
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
+from fedwsq.federation.channels import Channels, NoChannels
 from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.training import Training
-from fedwsq.wire import Link
+from fedwsq.wire import Downlink, Link
 
 
 class LoadData(Recipe):
@@ -22,7 +22,7 @@ class LoadData(Recipe):
 class SplitData(Recipe):
     """An entry of PARTITIONS."""
 
-    context = ("labels", "clients", "seed")
+    context = ("labels", "clients", "seed", "groups")
 
 
 class BuildModel(Recipe):
@@ -39,6 +39,7 @@ class DataPlan:
     clients: int = 10
     partition: SplitData = SplitData("dirichlet", PARTITIONS["dirichlet"])
     validation: float = 0.0  # share of the training data held out; accuracy is then measured on it, not on test data
+    client_test: float = 0.0  # share of each client's examples kept back; `eval_clients` then measures on them
     augment: bool = True  # where the data set has an augmentation
 
     def __post_init__(self) -> None:
@@ -46,6 +47,8 @@ class DataPlan:
             raise ConfigError(f"clients is {self.clients}, must be at least 1")
         if not 0 <= self.validation < 1:
             raise ConfigError(f"validation is {self.validation}, must be a share of the training data, 0 to below 1")
+        if not 0 <= self.client_test < 1:
+            raise ConfigError(f"client_test is {self.client_test}, must be a share of a client's data, 0 to below 1")
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ class Plan:
     aggregation: Aggregation = "examples"
     metric: Metric = Metric("accuracy", METRICS["accuracy"])
     eval_every: int = 1
-    eval_clients: bool = False  # also the accuracy on each client's mix of classes, and its worst decile
+    eval_clients: bool = False  # also by client: on its `data.client_test`, else estimated from its mix of classes
     checkpoint_every: int = 1
     stop_at_accuracy: float = 0.0  # 0: run all rounds
     data: DataPlan = DataPlan()
@@ -84,7 +87,8 @@ class Plan:
     training: Training = Training()
     algorithm: Algorithm = FedAvg()
     uplink: Link = Link()
-    downlink: Link = Link()
+    downlink: Downlink = Downlink()
+    channels: Channels = NoChannels()
 
     def __post_init__(self) -> None:
         for name in ("rounds", "clients_per_round", "eval_every", "checkpoint_every"):
@@ -107,5 +111,3 @@ class Plan:
             )
         if self.eval_clients and self.metric.name != "accuracy":
             raise ConfigError("eval_clients needs metric = accuracy: it weighs the accuracy of each class")
-        if self.downlink.codec != Float32():
-            raise ConfigError("downlink.codec can only be float32: clients start from the exact model")

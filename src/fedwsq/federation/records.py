@@ -21,7 +21,7 @@ class RoundRecord:
     validation_metric: float | None = None
     validation_metric_ema: float | None = None
     class_accuracy: list[float] | None = None
-    client_accuracy: float | None = None  # mean over clients, each on its own mix of classes
+    client_accuracy: float | None = None  # mean over clients, each on its own test examples or mix of classes
     client_accuracy_worst_decile: float | None = None
     train_loss: float | None = None
     uplink_bytes: int = 0
@@ -32,13 +32,20 @@ class RoundRecord:
     replied: int = 0
     failed: int = 0
     failures: dict[str, str] = field(default_factory=dict)  # client -> why
+    sat_out: int = 0  # sampled, but granted no bits: their channel was too slow
     bits: float | None = None  # mean bits granted per coded parameter
     scale_ratio: float | None = None  # median over coded tensors of (mean local scale / shared scale)
+    scale_ratios: dict[str, float] = field(default_factory=dict)  # the same of each coded tensor
     quantization_error: float | None = None  # mean over clients of |decoded - update|^2 / |update|^2
     seconds: float = 0.0
     train_seconds: float = 0.0  # summed over clients, so above `seconds` when they run side by side
     codec_seconds: float = 0.0  # encoding, summed over clients, and decoding on the server
     eval_seconds: float = 0.0
+    simulated_seconds: float | None = None  # on the plan's channels: until the last reply is in
+    download_seconds: float | None = None  # of the client whose reply came last, as the next two
+    compute_seconds: float | None = None
+    upload_seconds: float | None = None
+    channels: dict[str, list[float]] = field(default_factory=dict)  # client -> bytes/s up, down, latency, s/step
     seed: int = 0
     config: str = ""  # digest of the plan
 

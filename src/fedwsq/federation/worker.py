@@ -32,8 +32,10 @@ def main(fd: int, parent: int) -> None:
                 site = _site(frame[1:])
             elif frame[:1] == b"B":
                 body = frame[1:]
+            elif frame[:1] == b"E":
+                pipe.send_bytes(_evaluate(site, body, int(frame[1:])))
             else:
-                pipe.send_bytes(_answer(site, body, frame[:1], frame[1:]))
+                _serve(pipe, site, body, frame[1:])
 
 
 def _site(setup: bytes) -> Site:
@@ -42,14 +44,21 @@ def _site(setup: bytes) -> Site:
     return Site(workload, torch.device(plain["device"]), Path(plain["store"]) if plain["store"] else None)
 
 
-def _answer(site: Site, body: bytes, tag: bytes, task: bytes) -> bytes:
-    if tag == b"E":
-        try:
-            return b"S" + write_scores(site.evaluate(body, int(task)))
-        except Exception as error:
-            return b"F" + reason(error).encode()
-    answer = attempt(site, body, Order(Key(0, 0, 0), task))
-    return b"F" + answer.reason.encode() if isinstance(answer, Failure) else b"R" + answer.payload
+def _evaluate(site: Site, body: bytes, start: int) -> bytes:
+    try:
+        return b"S" + write_scores(site.evaluate(body, start))
+    except Exception as error:
+        return b"F" + reason(error).encode()
+
+
+def _serve(pipe: Connection, site: Site, body: bytes, head: bytes) -> None:
+    answer = attempt(site, body, Order(Key(0, 0, 0), head))
+    if isinstance(answer, Failure):
+        pipe.send_bytes(b"F" + answer.reason.encode())
+        return
+    began = time.perf_counter()
+    pipe.send_bytes(b"R" + answer.payload)
+    site.uploads[answer.key.client] = len(answer.payload) / max(time.perf_counter() - began, 1e-9)
 
 
 def _end_with_parent(parent: int) -> None:

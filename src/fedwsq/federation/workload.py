@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,7 +12,7 @@ from fedwsq.core.seeds import derive
 from fedwsq.core.types import Params
 from fedwsq.data import Dataset, Examples, Split
 from fedwsq.data.batches import normalize
-from fedwsq.data.partition import hold_out
+from fedwsq.data.partition import hold_back, hold_out
 from fedwsq.federation.plan import Plan
 from fedwsq.models import check_model
 from fedwsq.training import Shard
@@ -30,6 +31,7 @@ class Workload:
     split: Split  # into `kept`
     kept: Tensor  # the training examples that clients hold
     held_out: Tensor  # the training examples kept back for validation
+    client_tests: Split | None = None  # into `kept`: what each client keeps back of its own; None: nothing
 
     @cached_property
     def model(self) -> nn.Module:
@@ -81,15 +83,35 @@ class Workload:
         """Where each evaluation batch starts."""
         return list(range(0, len(self.evaluated[2]), EVAL_BATCH))
 
+    @cached_property
+    def client_batches(self) -> tuple[list[int], Tensor]:
+        """Where each batch of a client's own test examples starts, and whose it is; no batch has two clients'.
+
+        They are counted on from the last example that `evaluated` has.
+        """
+        if self.client_tests is None:
+            return [], torch.arange(0)
+        batches = (self.client_tests.sizes + EVAL_BATCH - 1) // EVAL_BATCH
+        owners = torch.from_numpy(np.repeat(np.arange(len(batches)), batches.numpy()))
+        number = torch.arange(len(owners)) - (batches.cumsum(0) - batches)[owners]  # 0, 1, ... for each client
+        starts = len(self.evaluated[2]) + self.client_tests.offsets[owners] + number * EVAL_BATCH
+        return starts.tolist(), owners
+
     def eval_batch(self, start: int) -> tuple[Tensor, Tensor]:
         """One evaluation batch, ready for the model."""
         _, examples, chosen = self.evaluated
-        x, y = examples.take(chosen[start : start + EVAL_BATCH])
+        if self.client_tests is None or start < len(chosen):
+            x, y = examples.take(chosen[start : start + EVAL_BATCH])
+        else:
+            start, offsets = start - len(chosen), self.client_tests.offsets
+            following = int(offsets[torch.searchsorted(offsets, start, right=True)])  # where the next client's begin
+            end = min(start + EVAL_BATCH, following)
+            x, y = self.dataset.train.take(self.kept[self.client_tests.indices[start:end]])
         return normalize(x, self.dataset.mean, self.dataset.std), y
 
 
-def build_workload(plan: Plan) -> Workload:
-    """Load the data and split it; a pure function of the plan and the files it names."""
+def load_data(plan: Plan) -> tuple[Dataset, Tensor, Tensor]:
+    """The data set, the training examples that clients may hold and those held out for validation."""
     dataset: Dataset = plan.data.load()
     if not isinstance(dataset, Dataset):
         raise ConfigError(f"data {plan.data.load.name!r} gave {type(dataset).__name__}, not a fedwsq Dataset")
@@ -101,8 +123,28 @@ def build_workload(plan: Plan) -> Workload:
             raise ConfigError(
                 f"data.validation = {plan.data.validation} of {count} examples holds none out; ask for more"
             )
-    split: Split = plan.data.partition(labels=dataset.train.labels[kept], clients=plan.data.clients, seed=plan.seed)
-    return Workload(plan, dataset, split, kept, held_out)
+    return dataset, kept, held_out
+
+
+def split_data(plan: Plan, dataset: Dataset, kept: Tensor) -> Split:
+    """Who holds which of the kept examples, before anyone keeps some back."""
+    groups = None if dataset.groups is None else dataset.groups[kept]
+    split: Split = plan.data.partition(
+        labels=dataset.train.labels[kept], clients=plan.data.clients, seed=plan.seed, groups=groups
+    )
+    return split
+
+
+def build_workload(plan: Plan) -> Workload:
+    """Load the data and split it; a pure function of the plan and the files it names."""
+    dataset, kept, held_out = load_data(plan)
+    split = split_data(plan, dataset, kept)
+    if not plan.data.client_test:
+        return Workload(plan, dataset, split, kept, held_out)
+    split, client_tests = hold_back(split, plan.data.client_test, plan.seed)
+    if not len(client_tests.indices):
+        raise ConfigError("data.client_test needs clients with at least 2 examples; use fewer clients")
+    return Workload(plan, dataset, split, kept, held_out, client_tests)
 
 
 def resolve_device(device: str) -> torch.device:

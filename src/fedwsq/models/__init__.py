@@ -9,7 +9,9 @@ from torch import nn
 
 from fedwsq.models.check import check_model
 from fedwsq.models.cnn import cnn
-from fedwsq.models.resnet import ResNet, resnet8, resnet18
+from fedwsq.models.mobilevit import MobileViT, mobilevit_s, mobilevit_xs, mobilevit_xxs
+from fedwsq.models.replace import replace_batchnorm
+from fedwsq.models.resnet import ResNet, resnet8, resnet18, resnet34
 from fedwsq.models.scaled import (
     ScaledStandardization,
     ScaledWSConv1d,
@@ -21,6 +23,8 @@ from fedwsq.models.scaled import (
     scaled_standardized,
     standardize_scaled,
 )
+from fedwsq.models.shufflenet import shufflenet
+from fedwsq.models.squeezenet import squeezenet
 from fedwsq.models.staged import Staged
 from fedwsq.models.standardize import (
     NoStandardization,
@@ -36,8 +40,20 @@ from fedwsq.models.standardize import (
     standardize,
     standardized,
 )
+from fedwsq.models.vgg import VGG, vgg9
 
-MODELS: dict[str, Callable[..., nn.Module]] = {"cnn": cnn, "resnet8": resnet8, "resnet18": resnet18}
+MODELS: dict[str, Callable[..., nn.Module]] = {
+    "cnn": cnn,
+    "resnet8": resnet8,
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "vgg9": vgg9,
+    "squeezenet": squeezenet,
+    "shufflenet": shufflenet,
+    "mobilevit_xxs": mobilevit_xxs,
+    "mobilevit_xs": mobilevit_xs,
+    "mobilevit_s": mobilevit_s,
+}
 STANDARDIZATIONS: dict[str, type[Standardization]] = {
     "none": NoStandardization,
     "ws": WeightStandardization,
@@ -47,6 +63,8 @@ STANDARDIZATIONS: dict[str, type[Standardization]] = {
 __all__ = [
     "MODELS",
     "STANDARDIZATIONS",
+    "VGG",
+    "MobileViT",
     "NoStandardization",
     "ResNet",
     "ScaledStandardization",
@@ -68,10 +86,18 @@ __all__ = [
     "drop_norms",
     "exchange_standardized",
     "init_standardized",
+    "mobilevit_s",
+    "mobilevit_xs",
+    "mobilevit_xxs",
+    "replace_batchnorm",
     "resnet8",
     "resnet18",
+    "resnet34",
     "scaled_standardized",
+    "shufflenet",
+    "squeezenet",
     "standardize",
     "standardize_scaled",
     "standardized",
+    "vgg9",
 ]

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
 
 from fedwsq.core.errors import ConfigError
 
@@ -13,7 +14,13 @@ def check_model(model: nn.Module) -> None:
         if isinstance(module, _BatchNorm):
             raise ConfigError(
                 f"layer '{name}' is {type(module).__name__}: running statistics are not federated; "
-                f"use GroupNorm, for example nn.GroupNorm(2, {module.num_features})"
+                f"use GroupNorm, for example nn.GroupNorm(2, {module.num_features}), "
+                "or model = fedwsq.replace_batchnorm(model)"
+            )
+        if isinstance(module, _InstanceNorm) and module.track_running_stats:
+            raise ConfigError(
+                f"layer '{name}' is {type(module).__name__}: running statistics are not federated; "
+                "make it with track_running_stats=False"
             )
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():

@@ -26,22 +26,27 @@ class BasicBlock(nn.Module):
 
 
 class ResNet(Staged):
-    """Cuts: the stem and each group of `blocks` blocks of equal width; every stage but the first halves the image."""
+    """Cuts: the stem and each stage, `blocks` blocks of equal width; every stage but the first halves the image."""
 
-    def __init__(self, widths: Sequence[int], blocks: int, classes: int, channels: int) -> None:
+    def __init__(self, widths: Sequence[int], blocks: Sequence[int], classes: int, channels: int) -> None:
         stages, inputs = [], widths[0]
-        for index, width in enumerate(widths):
+        for index, (width, count) in enumerate(zip(widths, blocks, strict=True)):
             first = BasicBlock(inputs, width, stride=1 if index == 0 else 2)
-            stages.append(nn.Sequential(first, *(BasicBlock(width, width, stride=1) for _ in range(blocks - 1))))
+            stages.append(nn.Sequential(first, *(BasicBlock(width, width, stride=1) for _ in range(count - 1))))
             inputs = width
         super().__init__(conv_norm(channels, widths[0]), stages, nn.Linear(inputs, classes))
 
 
 def resnet18(classes: int = 10, channels: int = 3) -> ResNet:
     """The paper's backbone: 20 convolutions, 11.2 million parameters."""
-    return ResNet((64, 128, 256, 512), blocks=2, classes=classes, channels=channels)
+    return ResNet((64, 128, 256, 512), blocks=(2, 2, 2, 2), classes=classes, channels=channels)
+
+
+def resnet34(classes: int = 10, channels: int = 3) -> ResNet:
+    """Its deeper sibling: 36 convolutions, 21.3 million parameters."""
+    return ResNet((64, 128, 256, 512), blocks=(3, 4, 6, 3), classes=classes, channels=channels)
 
 
 def resnet8(classes: int = 10, channels: int = 3) -> ResNet:
     """Its CPU-sized sibling: 9 convolutions, 78 thousand parameters."""
-    return ResNet((16, 32, 64), blocks=1, classes=classes, channels=channels)
+    return ResNet((16, 32, 64), blocks=(1, 1, 1), classes=classes, channels=channels)

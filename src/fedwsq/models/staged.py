@@ -11,6 +11,7 @@ from torch import Tensor, nn
 class Staged(nn.Module):
     """Stem, stages, linear head. A cut carries the pre-activation feature; whatever comes after applies the ReLU.
 
+    A backbone with another activation, or whose last feature has no image to average over, has a `_pool` of its own.
     Level 0 is the stem's output and level k that of the k-th stage, so `resume(k, features(x)[k])` is `forward(x)`.
     """
 
@@ -49,7 +50,9 @@ class Staged(nn.Module):
         return F.relu(feature).mean(dim=(2, 3))
 
 
-def conv_norm(inputs: int, outputs: int, kernel: int = 3, stride: int = 1) -> nn.Sequential:
-    """A convolution without bias, then GroupNorm with the published 2 groups."""
-    conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, bias=False)
+def conv_norm(
+    inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, bias: bool = False
+) -> nn.Sequential:
+    """A convolution that keeps the size up to its stride, then GroupNorm with the published 2 groups."""
+    conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=bias)
     return nn.Sequential(OrderedDict(conv=conv, norm=nn.GroupNorm(2, outputs, eps=1e-5)))

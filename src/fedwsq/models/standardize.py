@@ -1,7 +1,7 @@
 """Weight standardization (Qiao et al., 2019, arXiv:1903.10520) for any model, as FedWSQ uses it.
 
 A layer computes with rho * (w - mean) / (std + eps), per output channel, and keeps the raw `w` as its parameter:
-names, values and everything that is exchanged stay those of the plain model.
+names, values and everything that is exchanged stay those of the plain model. A bias stays as it is.
 """
 
 import math
@@ -204,6 +204,11 @@ def standardize(
 
     Candidates are Conv1d, Conv2d, Conv3d and Linear with a fan-in of 3 or more. Parameters keep their names, values
     and identity; hooks, devices and optimizers are not disturbed.
+
+    The fan-in d of a grouped convolution is that of one group: 9 for a depthwise 3x3. Outputs have variance rho^2 d V,
+    with V the mean square of the inputs around the mean of their patch, so the eps = 1e-5 of a norm that follows is
+    felt: it multiplies by sqrt(rho^2 d V / (rho^2 d V + 1e-5)). For rho = 1e-3 and V = 1 that is 0.69 for a depthwise
+    3x3, 0.85 at d = 27 and 0.99 at 576; for rho = 1e-2 it is 0.99 or more everywhere.
     """
     _check(rho, eps)
     changed = 0

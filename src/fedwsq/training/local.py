@@ -54,6 +54,10 @@ class Training:
         """The batch size for a shard: as given, or so that an epoch has `batches_per_epoch` batches."""
         return self.batch_size or max(1, -(-examples // self.batches_per_epoch))
 
+    def steps(self, examples: int) -> int:
+        """How many local steps a shard means."""
+        return self.epochs * -(-examples // self.batch_size_for(examples))
+
 
 def learning_rates(training: Training, round_: int, rounds: int) -> list[float]:
     """The rate of each local epoch of a round (counted from 1): lr * decay^(round - 1) * decay^epoch.

@@ -1,5 +1,7 @@
 """The one place where algorithm, codec and bits meet: which tensors are coded, with what, and what that cost."""
 
+import functools
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar, get_args
@@ -9,11 +11,13 @@ import torch
 from torch import Tensor
 
 from fedwsq.codecs import BitPolicy, Codec, Fixed, Float32
-from fedwsq.codecs.base import MAX_MAGNITUDE
+from fedwsq.codecs.base import MAX_MAGNITUDE, rows_of
+from fedwsq.codecs.bits import Ask
+from fedwsq.codecs.measure import normal_error
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Channel, Key, Rate, Shapes, Vectors
-from fedwsq.wire.message import EVERYONE, Packets, Schema, Shared
+from fedwsq.wire.message import ENTRY_BYTES, EVERYONE, Packets, Schema, Shared, reply_overhead
 
 T = TypeVar("T")
 Sides = dict[str, dict[str, list[tuple[float, ...]]]]  # vector -> tensor -> the side values of every accepted packet
@@ -39,34 +43,38 @@ SELECTS: dict[str, Callable[[Shapes], list[str]]] = {"published": published, "we
 
 
 class Sent(NamedTuple):
-    """What a link made of some vectors: the packets, and the squared error relative to the squared norm."""
+    """What a link made of some vectors: the packets, the squared error relative to the squared norm, the residuals."""
 
     packets: Packets
     error: float
+    residuals: Vectors = {}  # noqa: RUF012  what the code lost, of every lossy tensor; only with error feedback
 
 
 @dataclass(frozen=True)
 class Link:
     """One direction of the traffic: a codec, who decides its bits, and the tensors it takes; the `rest` has its own.
 
-    A codec with a single rate leaves nothing to decide: it runs at that rate whatever `bits` says.
+    A codec with a single rate leaves nothing to decide: it runs at that rate whatever `bits` says. With
+    `error_feedback` what a code lost is added to what its sender codes next (Seide et al., 2014; arXiv:1901.09847).
     """
 
     codec: Codec = Float32()
     bits: BitPolicy = Fixed()
     select: Select = "published"
     rest: Codec = Float32()
+    error_feedback: bool = False
 
     def __post_init__(self) -> None:
         if self.select not in get_args(Select):
             raise ConfigError(f"select is {self.select!r}; it can be {', '.join(SELECTS)}")
         if only_rate(self.rest) is None:
-            raise ConfigError("rest needs a codec with a single rate, such as float32")
+            raise ConfigError("rest needs a codec with a single rate: float32, float16 or danuq8")
         rate = only_rate(self.codec)
         if rate is not None:
             object.__setattr__(self, "bits", Fixed(rate))
-        elif isinstance(self.bits, Fixed):
-            self._require_rate(self.bits.bits)
+        else:  # a policy says what it may grant, if it knows beforehand
+            for granted in (self.bits.bits,) if isinstance(self.bits, Fixed) else getattr(self.bits, "choices", ()):
+                self._require_rate(granted)
 
     def coded(self, schema: Schema) -> frozenset[str]:
         """The tensors that `codec` takes."""
@@ -81,14 +89,42 @@ class Link:
     def init(self, schema: Schema, vectors: tuple[str, ...]) -> Shared:
         """The codec's shared state before the first round, for those tensors that have any."""
         coded = self.coded(schema)
-        sizes = {name: size for name, size in schema.sizes.items() if name in coded and self.codec.init(size).numel()}
-        return {v: {name: self.codec.init(size) for name, size in sizes.items()} for v in vectors} if sizes else {}
+        states = {
+            name: self.codec.init(math.prod(shape), rows_of(shape))
+            for name, shape in schema.shapes.items()
+            if name in coded
+        }
+        states = {name: state for name, state in states.items() if state.numel()}
+        return {vector: dict(states) for vector in vectors} if states else {}
 
-    def rates(self, key: Key, channel: Channel | None, schema: Schema, shared: Shared) -> tuple[Rate, ...] | None:
+    @property
+    def lossless(self) -> bool:
+        """Whether everything arrives as it was sent."""
+        return isinstance(self.codec, Float32) and isinstance(self.rest, Float32)
+
+    def rates(
+        self,
+        key: Key,
+        channel: Channel | None,
+        schema: Schema,
+        shared: Shared,
+        vectors: tuple[str, ...] = ("delta",),
+        seconds_before_upload: float = 0.0,
+    ) -> tuple[Rate, ...] | None:
         """What the bit policy grants this client, as an order carries it; None when it sits out."""
         coded = self.coded(schema)
-        sizes = {name: size for name, size in schema.sizes.items() if name in coded}
-        granted = self.bits(key, channel, sizes, shared.get("delta", {}))
+        granted = self.bits(
+            Ask(
+                key,
+                channel,
+                {name: size for name, size in schema.sizes.items() if name in coded},
+                shared.get("delta", {}),
+                self.codec.rates,
+                lambda rates: self.reply_bytes(rates, vectors, schema),
+                lambda rate: normal_error(self.codec, rate),  # type: ignore[arg-type]  # codecs are frozen dataclasses
+                seconds_before_upload,
+            )
+        )
         if granted is None:
             return None
         if not isinstance(granted, Mapping):
@@ -103,6 +139,15 @@ class Link:
         assert rest is not None  # __post_init__ saw to it
         return tuple(as_sent(granted.get(name, rest)) for name in schema.names)
 
+    def reply_bytes(self, rates: Rate | Mapping[str, Rate], vectors: tuple[str, ...], schema: Schema) -> int:
+        """The length of a whole reply at these rates; an upper bound where the code's length depends on the data."""
+        coded, tensors = self.coded(schema), 0
+        for name, shape in schema.shapes.items():
+            codec, size = self.codec if name in coded else self.rest, schema.sizes[name]
+            rate = only_rate(codec) or (rates[name] if isinstance(rates, Mapping) else rates)
+            tensors += entry_bytes(codec, size, rows_of(shape), rate)  # type: ignore[arg-type]
+        return reply_overhead(vectors) + len(vectors) * tensors
+
     def mean_bits(self, rates: tuple[Rate, ...], schema: Schema) -> float:
         """Bits a coded parameter at the granted rates."""
         if len(rates) == 1:
@@ -111,24 +156,39 @@ class Link:
         sizes = [schema.sizes[name] if name in coded else 0 for name in schema.names]
         return sum(rate * size for rate, size in zip(rates, sizes, strict=True)) / sum(sizes)
 
-    def send(self, vectors: Vectors, shared: Shared, key: Key, rates: tuple[Rate, ...], schema: Schema) -> Sent:
-        """Code every tensor of every vector, and measure what the code lost."""
+    def send(
+        self,
+        vectors: Vectors,
+        shared: Shared,
+        key: Key,
+        rates: tuple[Rate, ...],
+        schema: Schema,
+        residuals: Vectors | None = None,
+    ) -> Sent:
+        """Code every tensor of every vector, on top of what was lost before, and measure what the code lost."""
         packets: Packets = {vector: {} for vector in vectors}
+        left: Vectors = {vector: {} for vector in vectors} if self.error_feedback else {}
         lost = energy = 0.0
         for vector, name, codec, x in self._walk(vectors, schema):
             rate = only_rate(codec) or rates[0 if len(rates) == 1 else schema.names.index(name)]
             state, seed = _state(shared, vector, name), _seed(key, vector, name)
-            flat = x.detach().reshape(-1).to("cpu", torch.float32)
+            x = x.detach().to("cpu", torch.float32).contiguous()
+            if residuals and name in residuals.get(vector, {}):
+                x = x + residuals[vector][name]
+            flat = x.view(-1)
             try:
-                packet = codec.encode(flat, state, rate, seed)
+                packet = codec.encode(x, state, rate, seed)
             except UpdateError as error:
                 who = "the server" if key.client == EVERYONE else f"client {key.client}"
                 raise UpdateError(f"{who}, round {key.round}, {vector} {name}: {error}") from None
             packets[vector][name] = packet._replace(codec=codec.wire_id)
             energy += energy_of(flat)
-            if codec.rates != frozenset({32}):
-                lost += energy_of(codec.decode(packet, state, seed) - flat)
-        return Sent(packets, min(lost / energy, MAX_MAGNITUDE) if energy else 0.0)
+            if not isinstance(codec, Float32):
+                residual = flat - codec.decode(packet, state, seed)
+                lost += energy_of(residual)
+                if self.error_feedback:
+                    left[vector][name] = residual.view(x.shape)
+        return Sent(packets, min(lost / energy, MAX_MAGNITUDE) if energy else 0.0, left)
 
     def check(self, packets: Packets, vectors: tuple[str, ...], rates: tuple[Rate, ...], schema: Schema) -> None:
         """Refuse packets that this link, asked for these vectors at these rates, would not have sent."""
@@ -141,6 +201,9 @@ class Link:
                 raise MessageError(f"{what}: codec id {packet.codec}, this link uses {codec.wire_id}")
             if packet.rate != rate:
                 raise MessageError(f"{what}: rate {packet.rate:g}, the order was for {rate:g}")
+            if len(packet.side) != codec.side_values(packet.numel, packet.rows):
+                expected = codec.side_values(packet.numel, packet.rows)
+                raise MessageError(f"{what}: {len(packet.side)} side values, such a packet has {expected}")
             limit = codec.max_bytes(packet.numel, rate)
             if len(packet.code) > limit or (isinstance(codec.rates, frozenset) and len(packet.code) != limit):
                 raise MessageError(f"{what}: code of {len(packet.code)} bytes, {rate:g} bits make {limit}")
@@ -153,7 +216,8 @@ class Link:
         """Refuse codec state that does not fit this link's codec and tensors."""
         if _numbers(states) != _numbers(self.init(schema, vectors)):
             raise MessageError("the broadcast's codec state is not that of this run's codec and tensors")
-        if any(not (x > 0).all() for tensors in states.values() for x in tensors.values()):
+        may_be_zero = any(not x.all() for x in self.init(schema, ("",)).get("", {}).values())  # not calibrated yet
+        if not may_be_zero and any(not (x > 0).all() for tensors in states.values() for x in tensors.values()):
             raise MessageError("the broadcast's codec state has a scale of 0")
 
     def receive(self, packets: Packets, shared: Shared, key: Key, schema: Schema) -> Vectors:
@@ -200,6 +264,12 @@ def only_rate(codec: Codec) -> Rate | None:
     """The rate of a codec that has just one."""
     rates = codec.rates
     return next(iter(rates)) if isinstance(rates, frozenset) and len(rates) == 1 else None
+
+
+@functools.cache
+def entry_bytes(codec: Codec, numel: int, rows: int, rate: Rate) -> int:
+    """The bytes of one packet in a message, at most; a policy asks for the same ones again and again."""
+    return ENTRY_BYTES + 4 * codec.side_values(numel, rows) + codec.max_bytes(numel, rate)
 
 
 def as_sent(rate: Rate) -> Rate:

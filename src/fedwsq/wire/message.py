@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, rows_of
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key, Rate, Shapes
 
@@ -32,6 +32,7 @@ MAX_METRICS = 64
 MAX_VECTORS = 64
 MAX_WEIGHT = 1e12
 MAX_RATE = 64
+REPLY_METRICS = ("loss", "steps", "lr_sum", "train_seconds", "codec_seconds")  # what every client reports
 SPARE_VALUES = 16  # side values or codec state beyond one for each element
 
 _HEADER = struct.Struct("<4sHBBQ16s16s16sQQQQddIIII")
@@ -125,6 +126,12 @@ def float32_bytes(message: Message, schema: Schema) -> int:
     tensors = sum(ENTRY_BYTES + 4 * size for size in schema.sizes.values())
     vectors = sum(1 + len(vector.encode()) + _COUNT.size + tensors for vector in message.packets)
     return HEADER_BYTES + 4 * len(message.rates) + metrics + vectors + CHECKSUM_BYTES
+
+
+def reply_overhead(vectors: tuple[str, ...]) -> int:
+    """The bytes of a reply besides its tensors, when its metrics are the usual ones."""
+    named = sum(1 + len(name.encode()) + 8 for name in REPLY_METRICS)
+    return HEADER_BYTES + named + sum(1 + len(name.encode()) + _COUNT.size for name in vectors) + CHECKSUM_BYTES
 
 
 def decode(data: bytes, schema: Schema | None, kind: Kind | None = None, run: bytes | None = None) -> Message:
@@ -225,8 +232,9 @@ def _read_states(reader: "_Reader", schema: Schema | None, vector: str) -> dict[
         if values > limit:
             raise MessageError(f"codec state of {vector!r} {name}: {values} values, at most {limit} are allowed")
         numbers = reader.floats(values, f"codec state of {vector!r} {name}")
-        for number in numbers:
-            _require_scale(f"codec state of {vector!r} {name}", number)
+        if not all(0 <= number <= MAX_MAGNITUDE for number in numbers):  # NaN fails too
+            for number in numbers:
+                _require_scale(f"codec state of {vector!r} {name}", number)
         found[name] = torch.tensor(numbers, dtype=torch.float32)
         last = index
     return found
@@ -239,7 +247,10 @@ def _read_packets(reader: "_Reader", schema: Schema | None, vector: str) -> dict
         return {f"#{i}": _read_packet(reader, vector, f"#{i}", None) for i in range(count)}
     if count != len(schema.names):
         raise MessageError(f"vector {vector!r} has {count} tensors, the schema has {len(schema.names)}")
-    return {name: _read_packet(reader, vector, name, size) for name, size in schema.sizes.items()}
+    return {
+        name: _read_packet(reader, vector, name, schema.sizes[name])._replace(rows=rows_of(shape))
+        for name, shape in schema.shapes.items()
+    }
 
 
 def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None) -> Packet:
@@ -254,8 +265,9 @@ def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None) ->
     if size is not None and length > 8 * size + 64:
         raise MessageError(f"{what}: code of {length} bytes for {size} elements")
     side = reader.floats(sides, f"side values of {what}")
-    for value in side:
-        _require_scale(f"scale of {what}", value)
+    if not all(0 <= value <= MAX_MAGNITUDE for value in side):  # NaN fails too
+        for value in side:
+            _require_scale(f"scale of {what}", value)
     code = reader.take(length, f"code of {what}")
     return Packet(bytes(code), side, rate, -1 if size is None else size, bool(flags & _OWN_SCALE), codec)
 

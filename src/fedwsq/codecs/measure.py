@@ -1,0 +1,82 @@
+"""What a codec costs and loses, measured on data that everyone can draw again."""
+
+import functools
+import math
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedwsq.codecs.base import Codec
+from fedwsq.core.seeds import numpy_rng
+from fedwsq.core.types import Rate
+
+SAMPLE = 2**16  # elements; the error measured on them is within about one percent
+DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
+    "normal": lambda rng, numel: rng.standard_normal(numel),
+    "laplace": lambda rng, numel: rng.laplace(size=numel),
+    "student": lambda rng, numel: rng.standard_t(3, numel),  # three degrees of freedom: heavy tails
+}
+
+
+class Measured(NamedTuple):
+    """One codec at one rate on one vector."""
+
+    error: float  # |decoded - x|^2 / |x|^2
+    bits_per_parameter: float  # the code, and four bytes for each side value
+    encode_seconds: float
+    decode_seconds: float
+
+
+def samples(numel: int = SAMPLE) -> dict[str, Tensor]:
+    """The same vector of each distribution every time, scaled to a mean square of 1."""
+    drawn = {name: draw(numpy_rng(0, "measure", name), numel) for name, draw in DISTRIBUTIONS.items()}
+    return {name: torch.from_numpy((x / np.sqrt(np.mean(x * x))).astype(np.float32)) for name, x in drawn.items()}
+
+
+def measure(codec: Codec, rate: Rate, x: Tensor, repeats: int = 3) -> Measured:
+    """Encode and decode `x`, flat and of unit variance, against shared scales of 1; times are medians, NaN of none."""
+    shared = torch.ones_like(codec.init(x.numel()))
+    packet = codec.encode(x, shared, rate, seed=0)  # also fills the codec's tables, which are not part of the time
+    decoded = codec.decode(packet, shared, seed=0)
+    lost, energy = ((y.double().square().sum().item()) for y in (decoded - x, x))
+    return Measured(
+        lost / energy,
+        8 * (len(packet.code) + 4 * len(packet.side)) / x.numel(),
+        median_seconds(lambda: codec.encode(x, shared, rate, seed=0), repeats),
+        median_seconds(lambda: codec.decode(packet, shared, seed=0), repeats),
+    )
+
+
+def median_seconds(work: Callable[[], object], repeats: int) -> float:
+    """The median time of some runs."""
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times) if times else math.nan
+
+
+@functools.cache
+def normal_error(codec: Codec, rate: Rate) -> float:
+    """The codec's squared error on N(0, 1), with shared scales that are right: measured once a process."""
+    return measure(codec, rate, _normal(), repeats=0).error
+
+
+@functools.cache
+def _normal() -> Tensor:
+    return samples()["normal"]
+
+
+def usual_rates(codec: Codec) -> list[Rate]:
+    """The rates to compare codecs at: 1, 2, 4, 8, or 0.5, 1, 2, 4 of an interval; else all there are."""
+    rates = codec.rates
+    if isinstance(rates, frozenset):
+        return [rate for rate in (1, 2, 4, 8) if rate in rates] or sorted(rates)
+    return [rate for rate in (0.5, 1, 2, 4) if rates[0] <= rate <= rates[1]] or list(rates)

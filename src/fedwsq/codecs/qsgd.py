@@ -1,0 +1,55 @@
+"""QSGD: the sign and a random magnitude between evenly spaced ones (Alistarh et al., 2017, arXiv:1610.02132)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from fedwsq.codecs.grid import Codes, Grid, uniform_draws
+from fedwsq.codecs.groups import Floats
+
+
+@dataclass(frozen=True)
+class Qsgd(Grid):
+    """Magnitudes 0, 1/s, ..., 1 of the Euclidean norm with a sign, s = 2^(bits - 1) - 1: what FedPAQ first used.
+
+    The norm of n elements is about sqrt(n) times their std, so that at few bits nearly all become 0: take blocks, or
+    `scale = "absmax"`, which at 2 bits is TernGrad (arXiv:1705.07878).
+    """
+
+    scale: Literal["absmax", "mean", "norm", "std", "fitted"] = "norm"
+    rounding: Literal["nearest", "stochastic"] = "stochastic"
+    wire_id: ClassVar[int] = 3
+
+    @property
+    def rates(self) -> frozenset[int]:
+        """2 to 8 bits; one would leave no magnitude but 0."""
+        return frozenset(range(2, 9))
+
+    def levels(self, bits: int) -> tuple[float, ...]:
+        """2^bits - 1 evenly spaced levels from -1 to 1, with 0 among them."""
+        s = steps(bits)
+        return tuple(k / s for k in range(-s, s + 1))
+
+    def _codes(self, ratios: Floats, bits: int, seed: int) -> Codes:
+        u = uniform_draws(len(ratios), seed) if self.rounding == "stochastic" else 0.5
+        return quantize_magnitude(ratios, bits, u)
+
+
+def steps(bits: int) -> int:
+    """The largest magnitude that fits beside a sign."""
+    return int(2 ** (bits - 1)) - 1
+
+
+def quantize_magnitude(ratios: Floats, bits: int, u: Floats | float) -> Codes:
+    """The codes s + sign(x) l of x / scale, l = floor(s|x|) + [u < fraction], never above s.
+
+    With `u` uniform on [0, 1) the level's expectation is `x`. With u = 1/2 it is the nearest, of two equals that
+    nearer to 0.
+    """
+    s = steps(bits)
+    magnitude = np.abs(ratios) * np.float32(s)
+    whole = np.floor(magnitude)
+    whole += u < magnitude - whole
+    codes: Codes = (s + np.copysign(np.minimum(whole, s), ratios)).astype(np.uint8)
+    return codes

@@ -1,0 +1,85 @@
+"""Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017, arXiv:1708.07747): idx files, packed or not, under the data root."""
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwsq.core.errors import DataError
+from fedwsq.data.dataset import Dataset, Examples, data_root, warn_if_partial
+
+TITLE = "Fashion-MNIST"
+FOLDERS = ("FashionMNIST/raw", "fashion-mnist", ".")
+HELP = (
+    "put the four idx files, .gz or unpacked, from https://github.com/zalandoresearch/fashion-mnist there, "
+    "or point elsewhere with data.root=DIR or the environment variable FEDWSQ_DATA"
+)
+
+
+def fashionmnist(root: str = "") -> Dataset:
+    """Fashion-MNIST: 28x28 gray pictures of 10 kinds of clothes, from its idx files."""
+    folder = _find(data_root(root).absolute())
+    return Dataset(
+        train=_load(folder, "train", published=60_000),
+        test=_load(folder, "t10k", published=10_000),
+        classes=10,
+        mean=(0.2860,),  # over the training pixels, as commonly published; std too
+        std=(0.3530,),
+    )
+
+
+def _find(root: Path) -> Path:
+    for name in FOLDERS:
+        if any((root / name).glob("t*-idx[13]-ubyte*")):
+            return root / name
+    raise DataError(f"no {TITLE}: no train-images-idx3-ubyte in {root} or its {' or '.join(FOLDERS[:2])}; {HELP}")
+
+
+def _load(folder: Path, stem: str, published: int) -> Examples:
+    """One set: its images and its labels, as many of the one as of the other."""
+    images, images_path = _read(folder / f"{stem}-images-idx3-ubyte", (28, 28), published)
+    labels, labels_path = _read(folder / f"{stem}-labels-idx1-ubyte", (), published)
+    if len(images) != len(labels):
+        raise DataError(
+            f"{images_path} holds {len(images)} images but {labels_path} {len(labels)} labels; get both again"
+        )
+    if int(labels.max()) > 9:
+        raise DataError(
+            f"{labels_path} holds the label {int(labels.max())}, but {TITLE} labels are 0 to 9; get it again"
+        )
+    warn_if_partial(TITLE, len(images), published, images_path.name)
+    return Examples([images.unsqueeze(1)], labels.long())
+
+
+def _read(path: Path, shape: tuple[int, ...], published: int) -> tuple[Tensor, Path]:
+    """The array of one idx file, uint8 [n, *shape], and the file's name; an unpacked file is mapped."""
+    packed = path.with_name(path.name + ".gz")
+    found = path if path.is_file() else packed
+    if not found.is_file():
+        raise DataError(f"{TITLE} is incomplete: neither {path} nor {packed.name} is there; {HELP}")
+    # An idx header: two zero bytes, 8 for uint8, the number of dimensions, then each of them; all big-endian.
+    header = struct.Struct(f">{2 + len(shape)}I")
+    try:
+        with gzip.open(found) if found == packed else open(found, "rb") as file:
+            head = file.read(header.size)
+            magic, count, *rest = header.unpack(head.ljust(header.size, b"\0"))
+            if (magic, tuple(rest)) != (0x0801 + len(shape), shape) or not 0 < count <= published:
+                raise DataError(
+                    f"{found} does not start as an idx file of at most {published} "
+                    f"{'images of 28x28' if shape else 'labels'}; it is damaged, or another data set"
+                )
+            size = count * math.prod(shape)
+            if found == packed:
+                body = np.frombuffer(bytearray(file.read(size + 1)), np.uint8)
+            else:
+                body = np.memmap(found, np.uint8, mode="c")[header.size :]  # "c": torch wants writable memory
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"cannot read {found}: {error}; get it again") from error
+    if len(body) != size:
+        raise DataError(f"{found} announces {count} records, but is shorter or longer than that; get it again")
+    return torch.from_numpy(body).view(count, *shape), found

@@ -1,0 +1,104 @@
+"""Image files as arrays: listed in one order everywhere, decoded with Pillow."""
+
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+from torch import Tensor
+
+from fedwsq.core.errors import DataError
+from fedwsq.data.cache import Bytes, cached, digest
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more; some of those run other programs
+CHUNK = 256  # images decoded side by side
+
+
+@dataclass(frozen=True)
+class Form:
+    """The size that every image of a set has."""
+
+    width: int
+    height: int
+    fit: bool = False  # scale and crop other images to it, about their centre, rather than refuse them
+    rule: str = ""  # why another size is refused, and the way out
+
+
+def image_names(folder: Path) -> list[str]:
+    """The image files in `folder`, sorted by name: the order of a listing is not the same everywhere."""
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in entries if entry.is_file()]
+    except OSError as error:
+        raise DataError(f"cannot list the images in {folder}: {error.strerror or error}") from error
+    return sorted(name for name in names if name.lower().endswith(EXTENSIONS) and not name.startswith("."))
+
+
+def decode_files(title: str, folder: Path, paths: Sequence[str], form: Form) -> Tensor:
+    """The images at `paths` under `folder`, in that order: mapped uint8 [n, 3, height, width], decoded at most once."""
+    shape = (len(paths), 3, form.height, form.width)
+    return cached(title, folder, _fingerprint(folder, paths, form), shape, _chunks(folder, paths, form))
+
+
+def stored_form(first: "Image", name: object) -> Form:
+    """The size of the first image is the size of all."""
+    size = f"{first.width}x{first.height}"
+    rule = f"{name} has {size}; all must have one size, so scale them, for example with data.size=64"
+    return Form(first.width, first.height, rule=rule)
+
+
+def open_image(file: Path | IO[bytes], name: object) -> "Image":
+    """A decoded image, right side up."""
+    from PIL import Image, ImageOps  # only image data sets need it
+
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            return ImageOps.exif_transpose(image)
+    except Exception as error:  # a damaged image can raise nearly anything
+        raise DataError(f"cannot decode {name}: {error}; replace it, or take it away") from error
+
+
+def to_pixels(image: "Image", name: object, form: Form) -> Bytes:
+    """An image as uint8 [3, height, width]; gray becomes RGB, and what is transparent loses its transparency."""
+    from PIL import Image, ImageOps
+
+    if image.mode in ("I", "F") or image.mode.startswith("I;"):
+        raise DataError(f"{name} has more than 8 bits a channel (mode {image.mode}); convert it, or use data.name=npz")
+    size = (form.width, form.height)
+    if image.size != size and not form.fit:
+        raise DataError(f"{name} has {image.width}x{image.height} pixels, but {form.rule}")
+    image = image.convert("RGB")
+    if image.size != size:
+        image = ImageOps.fit(image, size, Image.Resampling.BILINEAR)
+    return np.asarray(image).transpose(2, 0, 1)
+
+
+def _fingerprint(folder: Path, paths: Sequence[str], form: Form) -> str:
+    """Changes whenever the decoded pixels might."""
+    import PIL
+
+    marks = [f"1 {PIL.__version__} {form.width}x{form.height} {form.fit}"]
+    for path in paths:
+        try:
+            status = os.stat(folder / path)
+        except OSError as error:
+            raise DataError(f"cannot read {folder / path}: {error.strerror or error}") from error
+        marks.append(f"{path}\0{status.st_size}\0{status.st_mtime_ns}")
+    return digest("\n".join(marks))
+
+
+def _chunks(folder: Path, paths: Sequence[str], form: Form) -> Iterator[Bytes]:
+    def read(path: str) -> Bytes:
+        full = folder / path
+        return to_pixels(open_image(full, full), full, form)
+
+    with ThreadPoolExecutor() as pool:  # Pillow decodes without holding the interpreter
+        for start in range(0, len(paths), CHUNK):
+            yield np.stack(list(pool.map(read, paths[start : start + CHUNK])))
