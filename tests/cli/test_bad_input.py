@@ -52,7 +52,7 @@ RUNS = {
     "a word that is no override": (["quickstart", "fast"], ["fast", "key=value"]),
     "missing data root": (["data.name=cifar10", "data.root=absent"], ["absent", "cifar-10-batches-bin", "unpack"]),
     "no data root at all": (["cifar10-resnet8"], ["cifar-10-batches-bin", "FEDWSQ_DATA"]),
-    "quantized downlink": (["downlink.codec=danuq", "downlink.bits=4"], ["downlink.codec can only be float32"]),
+    "a downlink of many widths": (["downlink.codec=danuq", "downlink.bits=per_round"], ["must be one number"]),
     "foreign module": (["model.name=no_such_module:build"], ["no_such_module", "cannot be imported"]),
     "foreign module without the name": (["model.name=user_code:nothing"], ["user_code", "cannot be imported"]),
     "a model that is none": (["model.name=user_code:not_a_model"], ["gave str, not a torch nn.Module"]),

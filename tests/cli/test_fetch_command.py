@@ -51,20 +51,20 @@ def test_without_a_name_it_tells_what_there_is(capsys):
     for name, size in (
         ("cifar10", "170.1"),
         ("cifar100", "168.5"),
-        ("fashion-mnist", "30.9"),
-        ("tiny-imagenet", "248.1"),
+        ("fashionmnist", "30.9"),
+        ("tinyimagenet", "248.1"),
     ):
         assert f"{name} {size} MB" in words
     for name in ("www.cs.toronto.edu", "MIT", "non-commercial", "Krizhevsky", "arXiv:1708.07747", "Le and Yang"):
         assert name in words
 
 
-@pytest.mark.parametrize(("name", "near"), [("cifar-10", "cifar10"), ("tinyimagenet", "tiny-imagenet"), ("xyz", None)])
+@pytest.mark.parametrize(("name", "near"), [("cifar-10", "cifar10"), ("tiny-imagenet", "tinyimagenet"), ("xyz", None)])
 def test_an_unknown_name_gets_the_list_and_the_nearest(capsys, in_empty_folder, name, near):
     code, out, err = fedwsq(capsys, name)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{name!r} cannot be fetched; there are cifar10, cifar100, fashion-mnist, tiny-imagenet" in err
-    assert err.endswith(f"; did you mean {near}?\n" if near else "tiny-imagenet\n")
+    assert f"{name!r} cannot be fetched; there are cifar10, cifar100, fashionmnist, tinyimagenet" in err
+    assert err.endswith(f"; did you mean {near}?\n" if near else "tinyimagenet\n")
     assert list(in_empty_folder.iterdir()) == []
 
 

@@ -21,7 +21,7 @@ def test_every_shipped_config_is_valid_and_survives_its_dump(name):
 def test_a_dump_spells_out_every_default():
     settings = tomllib.loads(dump_plan(Plan()))
     assert settings["data"] == {
-        "name": "digits", "clients": 10, "validation": 0.0, "augment": True,
+        "name": "digits", "clients": 10, "validation": 0.0, "client_test": 0.0, "augment": True,
         "partition": {"name": "dirichlet", "alpha": 0.3},
     }  # fmt: skip
     assert settings["uplink"]["codec"] == {"name": "float32"}
@@ -87,7 +87,7 @@ def test_overrides_may_be_a_mapping():
         ("training.learning_rate=3", "unknown key training.learning_rate"),
         ("alpha=0.1", r"did you mean data\.partition\.alpha"),
         ("rho=0.1", r"did you mean model\.standardize\.rho"),
-        ("uplink.codec=danq", "uplink.codec is 'danq'; it can be danuq, float32.*did you mean danuq"),
+        ("uplink.codec=danq", "uplink.codec is 'danq'; it can be danuq, danuq8, .*did you mean danuq"),
         ("uplink.bits=3", "danuq has no 3-bit rate; it offers 1, 2, 4"),
         ("uplink.bits=true", "uplink.bits"),
         ("uplink.select=some", "uplink.select is 'some'; it can be published, weights, all"),

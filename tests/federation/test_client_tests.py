@@ -76,11 +76,11 @@ def test_client_accuracy_is_measured_on_each_clients_own_examples():
 
 
 def test_a_pool_scores_as_one_process_does_and_runs_are_the_same_without_eval_clients(tmp_path):
-    plan = tiny(**OWN)
+    plan = tiny(rounds=2, **OWN)
     run(plan, out=tmp_path / "one", workers=1)
     run(plan, out=tmp_path / "two", workers=2)
     assert [timeless(row) for row in rows(tmp_path / "one")] == [timeless(row) for row in rows(tmp_path / "two")]
-    run(tiny(**{"data.client_test": 0.2}), out=tmp_path / "unasked", workers=1)
+    run(tiny(rounds=2, **{"data.client_test": 0.2}), out=tmp_path / "unasked", workers=1)
     for row, other in zip(rows(tmp_path / "one"), rows(tmp_path / "unasked"), strict=True):
         assert other["client_accuracy"] is None
         assert (row["test_accuracy"], row["test_loss"]) == (other["test_accuracy"], other["test_loss"])

@@ -44,6 +44,15 @@ SHAPES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Two threads that share a busy core wait for each other longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 def parameters(model: nn.Module) -> int:
     return sum(p.numel() for p in model.parameters())
 

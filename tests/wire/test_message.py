@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedwsq.codecs import Float32, Packet
+from fedwsq.codecs.base import rows_of
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
 from fedwsq.wire import Kind, Message, Schema, decode, encode
@@ -123,18 +124,18 @@ DAMAGES = [  # field, values, what the error says
     ("state tensors", [4, *BAD_COUNTS], "codec state of 'delta' names .* tensors"),
     ("state tensors", [2, 3], "codec state of 'delta'"),
     ("state index", [3, *BAD_COUNTS], "codec state of 'delta' names tensor"),
-    ("state values", [22, *BAD_COUNTS], "codec state of 'delta' conv: .* values"),
+    ("state values", [70, *BAD_COUNTS], "codec state of 'delta' conv: .* values"),
     ("state value", BAD_SCALES, "codec state of 'delta' conv"),
     ("vector length", [0, 65, 255], "name of a vector"),
     ("vector", [b"\xff\xfe\xfd\xfc\xfb"], "name of a vector is not UTF-8"),
     ("tensors", [0, 2, 4, *BAD_COUNTS], "vector 'delta' has .* tensors, the schema has 3"),
     ("conv flags", [2, 3, 0x80], "tensor conv of 'delta': unknown flags"),
     ("conv rate", BAD_RATES, "tensor conv of 'delta': rate is"),
-    ("conv sides", [22, *BAD_COUNTS], "tensor conv of 'delta': .* side values for 5 elements"),
-    ("bias sides", [18], "tensor bias of 'delta': 18 side values for 1 elements"),
+    ("conv sides", [70, *BAD_COUNTS], "tensor conv of 'delta': .* side values for 5 elements"),
+    ("bias sides", [66], "tensor bias of 'delta': 66 side values for 1 elements"),
     ("bias sides", [2, 16], "side values of tensor bias of 'delta': .* bytes announced, 4 left"),
     ("conv side", BAD_SCALES, "scale of tensor conv of 'delta'"),
-    ("conv code length", [8 * 5 + 65, 2**32, 2**63, 2**64 - 1], "tensor conv of 'delta': code of"),
+    ("conv code length", [8 * (5 + 64) + 65, 2**32, 2**63, 2**64 - 1], "tensor conv of 'delta': code of"),
     ("bias code length", [5, 72], "code of tensor bias of 'delta': .* bytes announced, 4 left"),
     ("bias code length", [3, 0], "trailing bytes after the last tensor"),
 ]  # fmt: skip
@@ -330,10 +331,11 @@ runs = st.binary(min_size=16, max_size=16)
 
 
 @st.composite
-def packets(draw, size):
+def packets(draw, shape):
+    size = math.prod(shape)
     code = draw(st.binary(max_size=min(8 * size + 64, 80)))
     side = tuple(draw(st.lists(finite, max_size=min(size + 16, 20))))
-    return Packet(code, side, draw(rates), size, draw(st.booleans()), draw(st.integers(0, 255)))
+    return Packet(code, side, draw(rates), size, draw(st.booleans()), draw(st.integers(0, 255)), rows_of(shape))
 
 
 @st.composite
@@ -351,7 +353,7 @@ def messages(draw):
         for vector in draw(st.sets(names, max_size=2))
     }
     vectors = {
-        vector: {name: draw(packets(size)) for name, size in schema.sizes.items()}
+        vector: {name: draw(packets(shape)) for name, shape in schema.shapes.items()}
         for vector in draw(st.lists(names, max_size=3, unique=True))
     }
     many = draw(st.sampled_from(sorted({1, max(count, 1)})))

@@ -15,7 +15,7 @@ from fedwsq.data.dataset import data_root
 from fedwsq.data.fetch import SOURCES, File, Watcher, fetch, kept_bytes
 
 EXAMPLES = """\
-Nothing else in fedwsq downloads anything. A download that was stopped goes on when the command is given again.
+A run never downloads by itself. A download that was stopped goes on when the command is given again.
 The data root is DIR, else the environment variable FEDWSQ_DATA, else ./data: the same place where runs look.
 
 examples:

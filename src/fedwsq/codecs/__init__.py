@@ -3,6 +3,7 @@
 from fedwsq.codecs.base import Codec, Packet
 from fedwsq.codecs.bits import BITS, BitPolicy, Fixed
 from fedwsq.codecs.danuq import Danuq, Danuq8
+from fedwsq.codecs.ecq import Ecq
 from fedwsq.codecs.eden import Eden
 from fedwsq.codecs.float16 import Float16
 from fedwsq.codecs.float32 import Float32
@@ -17,6 +18,7 @@ from fedwsq.codecs.uq import Uq
 CODECS: dict[str, type[Codec]] = {
     "danuq": Danuq,
     "danuq8": Danuq8,
+    "ecq": Ecq,
     "eden": Eden,
     "float16": Float16,
     "float32": Float32,
@@ -36,6 +38,7 @@ __all__ = [
     "Codec",
     "Danuq",
     "Danuq8",
+    "Ecq",
     "Eden",
     "Fixed",
     "Float16",

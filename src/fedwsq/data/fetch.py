@@ -1,4 +1,4 @@
-"""Data sets from their publishers, when asked and only then; no other module of the package opens a connection out.
+"""Data sets from their publishers, when asked and only then: no loader calls this.
 
 A download that stops, for whatever reason, goes on where it stopped. What arrives is hostile until its checksum agrees,
 is unpacked aside under the same suspicion, and takes its place in one step.
@@ -87,7 +87,7 @@ SOURCES: dict[str, Source] = {
         terms="no licence stated; the authors ask to be cited",
         cite="Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
     ),
-    "fashion-mnist": Source(
+    "fashionmnist": Source(
         title="Fashion-MNIST",
         url="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
         files=(
@@ -101,7 +101,7 @@ SOURCES: dict[str, Source] = {
         terms="MIT licence, Zalando SE",
         cite="Xiao, Rasul, Vollgraf, Fashion-MNIST, 2017, arXiv:1708.07747",
     ),
-    "tiny-imagenet": Source(
+    "tinyimagenet": Source(
         title="Tiny-ImageNet, 200 classes",
         url="http://cs231n.stanford.edu/",
         files=(File("tiny-imagenet-200.zip", 248_100_043, "90528d7ca1a48142e341f4ef8d21d0de"),),
@@ -207,15 +207,16 @@ def _alone(work: Path) -> Iterator[None]:
 
 def _lock(path: Path) -> IO[str]:
     """A locked file, sure to be the one that others find at `path`."""
-    while True:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    for _ in range(1000):
         # The file and its folder can go between two calls, when another fetch ends.
-        with suppress(FileNotFoundError), ExitStack() as stack:
+        with suppress(FileNotFoundError, FileExistsError), ExitStack() as stack:
+            path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "a"))
             _hold(file, path)
             if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
                 stack.pop_all()
                 return file
+    raise DataError(f"{path.parent} cannot be made or kept as a folder; move away what is in its place")
 
 
 def _hold(file: IO[str], path: Path) -> None:

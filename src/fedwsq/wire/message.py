@@ -33,7 +33,7 @@ MAX_VECTORS = 64
 MAX_WEIGHT = 1e12
 MAX_RATE = 64
 REPLY_METRICS = ("loss", "steps", "lr_sum", "train_seconds", "codec_seconds")  # what every client reports
-SPARE_VALUES = 16  # side values or codec state beyond one for each element
+SPARE_VALUES = 64  # elements that a codec may add to a tensor: a rotation fills its last slice
 
 _HEADER = struct.Struct("<4sHBBQ16s16s16sQQQQddIIII")
 _ENTRY = struct.Struct("<BBfIQ")  # codec id, flags, rate, side values, code length
@@ -262,7 +262,7 @@ def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None) ->
     if size is not None and sides > size + SPARE_VALUES:
         raise MessageError(f"{what}: {sides} side values for {size} elements")
     # The codec's own bound is tighter; this one holds for all, so that no length can exceed what the schema allows.
-    if size is not None and length > 8 * size + 64:
+    if size is not None and length > 8 * (size + SPARE_VALUES) + 64:
         raise MessageError(f"{what}: code of {length} bytes for {size} elements")
     side = reader.floats(sides, f"side values of {what}")
     if not all(0 <= value <= MAX_MAGNITUDE for value in side):  # NaN fails too

@@ -1,7 +1,6 @@
 """`fedwsq partition`: a split shown, saved, drawn and imported."""
 
 import json
-import subprocess
 import sys
 
 import pytest
@@ -88,14 +87,12 @@ def test_a_plot_is_drawn(capsys, in_empty_folder):
     assert err.count("\n") == 1
 
 
-def test_without_matplotlib_there_is_a_hint_and_no_import(capsys, monkeypatch):
+def test_without_matplotlib_there_is_a_hint_and_all_else_works(capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     code, out, err = fedwsq(capsys, "--plot", "split.png")
     assert (code, out) == (2, "")
     assert "pip install 'fedwsq[report]'" in err
     assert fedwsq(capsys)[0] == 0
-    code = "import sys, fedwsq.cli; fedwsq.cli.main(['partition']); assert 'matplotlib' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
 
 
 @pytest.fixture
