@@ -1,0 +1,69 @@
+"""Every backbone trains with FedWSQ at 4 bits: the loss after each of three rounds, and the seconds of a round.
+
+    python benchmarks/backbones.py DATA_ROOT [OUT] [--write benchmarks/results/backbones.md]
+
+CIFAR-100 over 40 clients, 4 a round, Dirichlet 0.3, reduced local work: one epoch in batches of 50 (ten of them, where
+only the first 20,000 training images are there). Tiny-ImageNet with ResNet-18: 30 clients, 2 a round, batches of 50. Two
+workers; a round's seconds are without evaluation, which only the last round has. Runs that are in OUT already are not
+run again.
+"""
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import fedwsq
+
+BACKBONES = (
+    "resnet18", "resnet34", "vgg9", "squeezenet", "shufflenet", "mobilevit_xxs", "mobilevit_xs", "mobilevit_s",
+)  # fmt: skip
+COMMON = {"method": "fedwsq", "rounds": 3, "eval_every": 3, "training.epochs": 1}
+CIFAR100 = {
+    "data.name": "cifar100",
+    "data.clients": 40,
+    "clients_per_round": 4,
+    "training.batch_size": 50,
+    "data.partition": {"name": "dirichlet", "alpha": 0.3},
+}
+TINY = {
+    "data.name": "tinyimagenet",
+    "data.clients": 30,
+    "clients_per_round": 2,
+    "training.batch_size": 50,
+    "data.partition": {"name": "dirichlet", "alpha": 0.3},
+}
+
+
+def run(model: str, settings: dict[str, Any], data: Path, out: Path) -> str:
+    rows = out / "rounds.jsonl"
+    if not rows.exists():
+        plan = {**COMMON, **settings, "data.root": str(data), "model.name": model}
+        fedwsq.run("cifar10", plan, out=out)
+    found = [json.loads(line) for line in rows.read_text().splitlines()]
+    losses = ", ".join(f"{row['train_loss']:.3f}" for row in found)
+    seconds = statistics.median(row["seconds"] - row["eval_seconds"] for row in found)
+    bits = 32 * found[-1]["uplink_bytes"] / found[-1]["uplink_bytes_float32"]
+    line = (
+        f"| {settings['data.name']} | {model} | {losses} | {found[-1]['test_loss']:.3f} | {seconds:.1f} | {bits:.2f} |"
+    )
+    print(line, flush=True)
+    return line
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path, nargs="?", default=Path("runs/backbones"))
+    parser.add_argument("--write", type=Path)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    lines = [
+        "| data | backbone | training loss, rounds 1, 2, 3 | test loss | seconds a round | uplink bits a parameter |",
+        "|---|---|---|---|---|---|",
+        *(run(name, CIFAR100, args.data, args.out / name) for name in BACKBONES),
+        run("resnet18", TINY, args.data, args.out / "tiny-resnet18"),
+    ]
+    if args.write:
+        args.write.write_text("\n".join(lines) + "\n")
