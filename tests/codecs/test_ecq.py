@@ -273,6 +273,19 @@ def test_the_scale_does_not_matter(scale, rate):
     assert relative_error(x * scale, rate) == pytest.approx(expected, rel=0.05)
 
 
+def test_no_step_is_larger_than_what_travels():
+    x = data("normal", 2000)
+    x *= 9.9e19 / x.abs().max()
+    for rate in RATES:
+        assert encode(x, rate).side[0] <= MAX_MAGNITUDE
+    assert relative_error(x, 2) < 0.1
+
+
+def test_zero_has_no_sign():
+    found = decode(encode(data("normal", 1000), 1))
+    assert not found[found == 0].signbit().any()
+
+
 def test_the_smallest_number_there_is():
     x = torch.tensor([1e-45, 0.0, -1e-45])
     assert decode(encode(x, 4)).tolist() == x.tolist()
