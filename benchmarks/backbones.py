@@ -3,9 +3,9 @@
     python benchmarks/backbones.py DATA_ROOT [OUT] [--write benchmarks/results/backbones.md]
 
 CIFAR-100 over 40 clients, 4 a round, Dirichlet 0.3, reduced local work: one epoch in batches of 50 (ten of them, where
-only the first 20,000 training images are there). Tiny-ImageNet with ResNet-18: 30 clients, 2 a round, batches of 50.
-Two workers; a round's seconds are without evaluation, which only the last round has. Runs that are in OUT already are not
-run again.
+only the first 20,000 images are there). Tiny-ImageNet with ResNet-18: 30 clients, 2 a round, batches of 50.
+Two workers; a round's seconds are without evaluation, which only the last round has. Runs that are in OUT are not run
+again.
 """
 
 import argparse

@@ -9,6 +9,7 @@ import copy
 import difflib
 import hashlib
 import importlib
+import inspect
 import math
 import os
 import sys
@@ -48,6 +49,8 @@ TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
     ServerOptimizer: SERVER_OPTIMIZERS,
     Standardization: STANDARDIZATIONS,
 }
+PLAIN_TYPES = (bool, int, float, str, list, tuple, dict)  # what TOML can say
+VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 # What a bare number or truth value means where a table is expected.
 SHORTHANDS: dict[Any, tuple[Any, Callable[[Any], dict[str, Any]]]] = {
     BitPolicy: (int | float, lambda bits: {"name": "fixed", "bits": bits}),
@@ -181,7 +184,7 @@ def _build(hint: Any, value: Any, where: str) -> Any:
         if not isinstance(value, list):
             raise ConfigError(f"{where} is {value!r}, must be a list")
         return tuple(_build(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(value))
-    return _build_scalar(hint, value, where)
+    return value if hint is Any else _build_scalar(hint, value, where)
 
 
 def _build_scalar(hint: Any, value: Any, where: str) -> Any:
@@ -207,12 +210,18 @@ def _build_entry(hint: Any, value: Any, where: str) -> Any:
         raise ConfigError(f"{where} needs a name: one of {', '.join(TABLES[hint])}")
     target = _find(TABLES[hint], name, where)
     if issubclass(hint, Recipe):
-        possible = hint(name, target).settings
-        known = {key: value for key, value in get_type_hints(target).items() if key in possible}
+        hints = get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
+        possible = hint(name, target).settings.items()
+        known = {key: hints.get(key, _kind_of(p.default)) for key, p in possible if p.kind not in VARIADIC}
         return hint(name, target, _build_known(known, settings, where, name))
     if not is_dataclass(target):
         raise ConfigError(f"{where} is {name!r}, which is not a dataclass")
     return _build_fields(target, settings, where, name)
+
+
+def _kind_of(default: Any) -> Any:
+    """The type of a setting that has no annotation."""
+    return type(default) if isinstance(default, bool | int | float | str) else Any
 
 
 def _find(table: Mapping[str, Callable[..., Any]], name: Any, where: str) -> Any:
@@ -289,7 +298,11 @@ def _elsewhere(key: str) -> str:
 def _dump(hint: Any, value: Any) -> Any:
     """The settings that `_build` would turn back into `value`."""
     if isinstance(value, Recipe):
-        return {"name": value.name, **{key: each for key, each in value.options.items() if each is not None}}
+        # None and what TOML cannot say, such as a class, can only be the function's own default.
+        return {
+            "name": value.name,
+            **{key: each for key, each in value.options.items() if isinstance(each, PLAIN_TYPES)},
+        }
     if is_dataclass(value):
         hints = get_type_hints(type(value))
         settings: dict[str, Any] = {}

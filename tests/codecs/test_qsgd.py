@@ -53,6 +53,12 @@ def test_zeros_and_a_single_value_are_exact():
         assert all(torch.equal(Qsgd().decode(Qsgd().encode(x, NONE, bits, k), NONE, k), x) for k in range(20))
 
 
+def test_a_norm_that_was_rounded_down_leads_to_no_further_level():
+    beyond = np.nextafter(np.float32([1, -1]), np.float32([2, -2]))
+    for bits in range(2, 9):
+        assert quantize_magnitude(beyond, bits, np.zeros(2, np.float32)).tolist() == [2**bits - 2, 0]
+
+
 def test_nearest_rounds_each_magnitude():
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     codec = Qsgd(scale="absmax", rounding="nearest")

@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.threads import one_thread
 from fedwsq.data import Dataset
 from fedwsq.data.batches import normalize
 from fedwsq.data.digits import digits
 from fedwsq.federation import workload as workload_module
 from fedwsq.federation.federation import Federation
-from fedwsq.federation.inprocess import Serial, one_thread
+from fedwsq.federation.inprocess import Serial
 from fedwsq.federation.plan import LoadData
 from fedwsq.federation.run import run
 from fedwsq.federation.site import Site

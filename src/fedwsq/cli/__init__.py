@@ -19,7 +19,7 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; errors a user can act on become one line and exit code 2."""
     from fedwsq import __version__
-    from fedwsq.cli import fetch, inspect, levels, ls, partition, resume, run
+    from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, resume, run
 
     parser = argparse.ArgumentParser(
         prog="fedwsq",
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"fedwsq {__version__}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, ls, levels, inspect, fetch, partition):
+    for verb in (run, resume, ls, levels, inspect, fetch, partition, bench):
         verb.register(verbs)
     args, more = parser.parse_known_args(argv)
     if any("=" not in word or word.startswith("-") for word in more) or (more and not hasattr(args, "words")):

@@ -14,10 +14,10 @@ from fedwsq.codecs import BITS, CODECS
 from fedwsq.codecs.measure import measure, samples, usual_rates
 from fedwsq.config import shipped_configs
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.threads import one_thread
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS
 from fedwsq.federation.channels import CHANNELS
-from fedwsq.federation.inprocess import one_thread
 from fedwsq.methods import METHODS
 from fedwsq.models import MODELS, STANDARDIZATIONS
 from fedwsq.training import CRITERIA, OPTIMIZERS

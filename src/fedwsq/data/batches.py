@@ -10,6 +10,7 @@ from fedwsq.core.errors import ConfigError
 
 ANGLE_DEGREES = 10.0
 PADDING = 4
+INDICES = (torch.int16, torch.int32, torch.int64)
 
 
 def batches(count: int, size: int, rng: torch.Generator) -> list[Tensor]:
@@ -56,7 +57,12 @@ def warp(x: Tensor, angles: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
 
 
 def normalize(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Float32 input for a model: uint8 pixels to [0, 1], then (x - mean) / std per channel unless `mean` is empty."""
+    """Float32 input for a model: uint8 pixels to [0, 1], then (x - mean) / std per channel unless `mean` is empty.
+
+    Signed integers without a `mean` are indices, such as words of a vocabulary: they stay integers.
+    """
+    if not mean and x.dtype in INDICES:
+        return x.long()
     out = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
     if not mean:
         return out

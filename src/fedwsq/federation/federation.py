@@ -16,11 +16,12 @@ from torch import Tensor
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.seeds import derive
+from fedwsq.core.threads import one_thread
 from fedwsq.core.tree import zeros_like
 from fedwsq.core.types import Channel, Cohort, Key, Params, State, Update
 from fedwsq.evaluation import Scores, by_client, moving_average, total, worst_decile
 from fedwsq.federation.channels import Measured, compute_seconds, download_seconds, observed, upload_seconds
-from fedwsq.federation.inprocess import Backend, one_thread
+from fedwsq.federation.inprocess import Backend
 from fedwsq.federation.plan import WEIGH
 from fedwsq.federation.records import RoundRecord
 from fedwsq.federation.site import PLAIN, Failure, Order

@@ -20,6 +20,7 @@ from typing import Protocol
 import torch
 
 from fedwsq.core.errors import RunError
+from fedwsq.core.threads import one_thread
 from fedwsq.evaluation import Scores
 from fedwsq.federation.site import Failure, Order, Reply, Site
 
@@ -240,17 +241,6 @@ def attempt(site: Site, body: bytes, order: Order) -> Reply | Failure:
 def reason(error: Exception) -> str:
     """An error in one line: rows and the lines of a run have room for no more."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Results depend on the number of threads inside an operation; everywhere it is one."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _setup(plan_toml: str, device: torch.device, store: Path | None) -> bytes:

@@ -1,5 +1,6 @@
 """The plan: everything that decides a run's result, resolved and frozen."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -53,10 +54,18 @@ class DataPlan:
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The network, and whether its weights are standardized."""
+    """The network, whether its weights are standardized, where it starts and which part of it is trained."""
 
     build: BuildModel = field(default=BuildModel("cnn", MODELS["cnn"]), metadata={"flat": True})
     standardize: Standardization = NoStandardization()
+    init: str = ""  # a safetensors file to start from; "": from the seed
+    train: str = ""  # a regular expression: only parameters in whose names it is found are trained and sent
+
+    def __post_init__(self) -> None:
+        try:
+            re.compile(self.train)
+        except re.error as error:
+            raise ConfigError(f"train is {self.train!r}, which is not a regular expression: {error}") from None
 
 
 Aggregation = Literal["examples", "uniform", "error", "sum"]

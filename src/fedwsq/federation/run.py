@@ -29,7 +29,9 @@ from fedwsq.federation.plan import Plan
 from fedwsq.federation.records import RoundRecord
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import Workload, build_workload, resolve_device
-from fedwsq.models import bake
+from fedwsq.models import bake, weights_digest
+from fedwsq.models.standardize import WSLayer
+from fedwsq.models.weights import BAKED
 from fedwsq.training.local import load, resolve_precision
 
 FORMAT = 1
@@ -114,6 +116,7 @@ class Run:
             write_atomically(folder / "config.toml", dump_plan(plan).encode())
             chosen = resolve_device(device or manifest.get("device", "auto"))
             run = cls(folder, plan, snapshot, default_workers(workers, plan, chosen), chosen)
+            run._require_the_same(manifest)
             run.records = run._rewind(snapshot.round)
             run.warnings += [f"{warning}; going on from round {snapshot.round}"] if warning else []
             run.warnings += _differences(manifest, run.manifest())
@@ -183,6 +186,8 @@ class Run:
             "precision": self.plan.training.precision,
             "seed": self.plan.seed,
             "config": self.digest,
+            "init": weights_digest(self.plan.model.init) if self.plan.model.init else "",
+            "frozen": self.workload.schema.frozen.hex(),
             "run": self._start.run.hex(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         }
@@ -206,6 +211,17 @@ class Run:
         if record.round % self.plan.checkpoint_every == 0:
             self._save()
 
+    def _require_the_same(self, manifest: Mapping[str, Any]) -> None:
+        """Refuse to go on from another file, or with other frozen weights, than the run began with."""
+        init = self.plan.model.init
+        if init and weights_digest(init) != manifest.get("init"):
+            raise RunError(f"model.init = {init} was changed since the run began; put it back or start another run")
+        if self.workload.schema.frozen.hex() != manifest.get("frozen", ""):
+            raise RunError(
+                "the frozen weights are not those that the run began with: the seed gives others in this version of "
+                "torch or of the model; go back to that version, or start another run"
+            )
+
     def _require_replies(self) -> None:
         recent = self.records[-MAX_EMPTY_ROUNDS:]
         if len(recent) == MAX_EMPTY_ROUNDS and not any(row.replied for row in recent):
@@ -225,8 +241,11 @@ class Run:
         """Write the model as a plain `state_dict`: weight standardization is folded into the weights."""
         model = copy.deepcopy(self.workload.model)
         load(model, snapshot.server["params"])
+        metadata = {"round": str(snapshot.round), "config": self.digest}
+        if any(isinstance(layer, WSLayer) for layer in model.modules()):
+            metadata[BAKED] = "true"
         plain: Params = dict(bake(model).state_dict())
-        save_tensors(self.folder / name, plain, {"round": str(snapshot.round), "config": self.digest})
+        save_tensors(self.folder / name, plain, metadata)
 
     def _rewind(self, last: int) -> list[RoundRecord]:
         """Drop rows after the checkpoint, and a last line that was cut short."""

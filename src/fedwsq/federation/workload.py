@@ -9,12 +9,14 @@ from torch import Tensor, nn
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.seeds import derive
+from fedwsq.core.threads import one_thread
+from fedwsq.core.tree import fingerprint, shapes
 from fedwsq.core.types import Params
 from fedwsq.data import Dataset, Examples, Split
 from fedwsq.data.batches import normalize
 from fedwsq.data.partition import hold_back, hold_out
 from fedwsq.federation.plan import Plan
-from fedwsq.models import check_model
+from fedwsq.models import check_model, frozen, load_weights, train_only, trainable
 from fedwsq.training import Shard
 from fedwsq.training.local import snapshot
 from fedwsq.wire import Schema
@@ -35,31 +37,37 @@ class Workload:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The network that trains here; whoever uses it loads weights first."""
+        """The network that trains here; whoever uses it loads weights first. What is frozen is in place."""
         return self._build()
 
     def initial_params(self) -> Params:
-        """The weights of round 0, which depend on the seed alone."""
-        return {name: p.contiguous() for name, p in snapshot(dict(self._build().named_parameters())).items()}
+        """The trained weights of round 0, which depend on the seed alone, or on the file that the plan names."""
+        return {name: p.contiguous() for name, p in snapshot(trainable(self._build())).items()}
 
     def _build(self) -> nn.Module:
         data, plan = self.dataset, self.plan
-        with torch.random.fork_rng(devices=[]):
+        with one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(plan.seed, "init"))
-            network = plan.model.build(classes=data.classes, channels=data.shape[0])
+            network = plan.model.build(classes=data.classes, channels=data.shape[0] if data.shape else 1)
             if not isinstance(network, nn.Module):
                 raise ConfigError(
                     f"model {plan.model.build.name!r} gave {type(network).__name__}, not a torch nn.Module"
                 )
             network = plan.model.standardize.apply(network)
         check_model(network)
+        if plan.model.init:
+            load_weights(network, plan.model.init, data.classes)
+        train_only(network, plan.model.train)
         plan.algorithm.check(network, plan.training)
+        if any(p.dim() == 5 for p in network.parameters()):  # volumes; torch has no such format for a part of a model
+            return network
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     @cached_property
     def schema(self) -> Schema:
-        """The tensors that travel."""
-        return Schema({name: tuple(p.shape) for name, p in self.model.named_parameters()})
+        """The tensors that travel; if some do not, the digest stands for those too."""
+        kept = frozen(self.model)
+        return Schema(shapes(trainable(self.model)), bytes.fromhex(fingerprint(kept)) if kept else b"")
 
     def shard(self, client: int) -> Shard:
         """One client's examples."""

@@ -10,6 +10,7 @@ from torch import nn
 from fedwsq.models.check import check_model
 from fedwsq.models.cnn import cnn
 from fedwsq.models.mobilevit import MobileViT, mobilevit_s, mobilevit_xs, mobilevit_xxs
+from fedwsq.models.part import frozen, train_only, trainable
 from fedwsq.models.replace import replace_batchnorm
 from fedwsq.models.resnet import ResNet, resnet8, resnet18, resnet34
 from fedwsq.models.scaled import (
@@ -41,6 +42,7 @@ from fedwsq.models.standardize import (
     standardized,
 )
 from fedwsq.models.vgg import VGG, vgg9
+from fedwsq.models.weights import load_weights, weights_digest
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
@@ -85,7 +87,9 @@ __all__ = [
     "convolutions",
     "drop_norms",
     "exchange_standardized",
+    "frozen",
     "init_standardized",
+    "load_weights",
     "mobilevit_s",
     "mobilevit_xs",
     "mobilevit_xxs",
@@ -99,5 +103,8 @@ __all__ = [
     "standardize",
     "standardize_scaled",
     "standardized",
+    "train_only",
+    "trainable",
     "vgg9",
+    "weights_digest",
 ]

@@ -24,6 +24,10 @@ def check_model(model: nn.Module) -> None:
             )
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ConfigError(
+                f"parameter '{name}' has no shape before the first batch; give the lazy layer its input size"
+            )
         if parameter.dtype != torch.float32:
             raise ConfigError(
                 f"parameter '{name}' is {parameter.dtype}; parameters must be float32, call model.float()"

@@ -128,15 +128,15 @@ class MobileViT(Staged):
 
 
 def mobilevit_xxs(classes: int = 10, channels: int = 3) -> MobileViT:
-    """The smallest, 1.0 million parameters."""
+    """The smallest, 1.0 million parameters; cuts as `MobileViT` says."""
     return MobileViT((16, 24, 48, 64, 80, 320), (64, 80, 96), 2, classes, channels)
 
 
 def mobilevit_xs(classes: int = 10, channels: int = 3) -> MobileViT:
-    """The middle one, 1.9 million parameters."""
+    """The middle one, 1.9 million parameters; cuts as `MobileViT` says."""
     return MobileViT((32, 48, 64, 80, 96, 384), (96, 120, 144), 4, classes, channels)
 
 
 def mobilevit_s(classes: int = 10, channels: int = 3) -> MobileViT:
-    """The largest, 4.9 million parameters."""
+    """The largest, 4.9 million parameters; cuts as `MobileViT` says."""
     return MobileViT((32, 64, 96, 128, 160, 640), (144, 192, 240), 4, classes, channels)

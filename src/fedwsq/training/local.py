@@ -1,5 +1,6 @@
 """What one client does with its data: epochs of mini-batch steps from the received parameters."""
 
+import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from fedwsq.core.errors import ConfigError
-from fedwsq.core.seeds import torch_rng
+from fedwsq.core.seeds import derive, torch_rng
 from fedwsq.core.types import Key, Params, Update
 from fedwsq.data.batches import augment, batches, normalize
+from fedwsq.models.part import trainable
 from fedwsq.training.clipping import adaptive_clip
 from fedwsq.training.losses import CRITERIA, Criterion, Loss
 from fedwsq.training.optimizers import Optimizer, Sgd
@@ -108,9 +110,9 @@ class LocalTask:
 
     def frozen(self, params: Params) -> nn.Module:
         """A second model at `params` that does not learn: the received model, for methods that compare with it."""
-        other = copy.deepcopy(self.model).requires_grad_(False)
+        other = copy.deepcopy(self.model)
         load(other, params)
-        return other.eval()
+        return other.requires_grad_(False).eval()
 
     def train(
         self,
@@ -131,18 +133,19 @@ class LocalTask:
         loss = loss or self.loss
         optimizer = self.training.optimizer.build(params.values(), self.training.weight_decay, extra_decay)
         total, steps, lr_sum = torch.zeros((), device=self.device), 0, 0.0
-        for epoch, lr in enumerate(self.learning_rates):
-            for group in optimizer.param_groups:
-                group["lr"] = lr
-            for x, y in self._epoch(epoch):
-                total += self._backward(params, x, y, loss, direction)
-                if self.training.agc:
-                    for p in params.values():
-                        p.grad = None if p.grad is None else adaptive_clip(p.grad, p.detach(), self.training.agc)
-                if self.training.clip_norm:
-                    nn.utils.clip_grad_norm_(params.values(), self.training.clip_norm)
-                optimizer.step()
-                steps, lr_sum = steps + 1, lr_sum + lr
+        with self._own_randomness():
+            for epoch, lr in enumerate(self.learning_rates):
+                for group in optimizer.param_groups:
+                    group["lr"] = lr
+                for x, y in self._epoch(epoch):
+                    total += self._backward(params, x, y, loss, direction)
+                    if self.training.agc:
+                        for p in params.values():
+                            p.grad = None if p.grad is None else adaptive_clip(p.grad, p.detach(), self.training.agc)
+                    if self.training.clip_norm:
+                        nn.utils.clip_grad_norm_(params.values(), self.training.clip_norm)
+                    optimizer.step()
+                    steps, lr_sum = steps + 1, lr_sum + lr
         optimizer.zero_grad()
         return Trained(snapshot(params), steps, lr_sum, float(total) / steps)
 
@@ -155,6 +158,13 @@ class LocalTask:
         """The plan's criterion on the model's outputs, in float32 whatever the model computes in."""
         value: Tensor = self.training.criterion(model(x).float(), y)
         return value
+
+    @contextlib.contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """What layers such as dropout draw from torch's own generator belongs to this client and round."""
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(derive(self.key.seed, "layers", self.key.round, self.key.client))
+            yield
 
     def _epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of one epoch, ready for the model."""
@@ -198,12 +208,12 @@ class LocalTask:
 
 
 def load(model: nn.Module, params: Params) -> Params:
-    """Copy `params` into the model in place and return the model's own parameters by name."""
-    own = dict(model.named_parameters())
+    """Copy `params` into the model in place and return the model's own parameters that learn, by name."""
+    own = trainable(model)
     with torch.no_grad():
         for name, p in own.items():
             p.copy_(params[name])
-    return own  # type: ignore[return-value]
+    return own
 
 
 def snapshot(params: Params) -> Params:

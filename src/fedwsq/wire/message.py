@@ -61,6 +61,7 @@ class Schema:
     """The tensors both ends agreed on: names and shapes in the model's order."""
 
     shapes: Shapes
+    frozen: bytes = b""  # 16 bytes that stand for the model's tensors that never travel; none if all do
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -74,9 +75,9 @@ class Schema:
 
     @cached_property
     def digest(self) -> bytes:
-        """16 bytes that stand for all names and shapes."""
+        """16 bytes that stand for all names and shapes, and for what is frozen."""
         text = json.dumps([[name, list(shape)] for name, shape in self.shapes.items()])
-        return hashlib.blake2b(text.encode(), digest_size=16).digest()
+        return hashlib.blake2b(text.encode() + self.frozen, digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,10 @@ def decode(data: bytes, schema: Schema | None, kind: Kind | None = None, run: by
     fields = _open(data)
     digest, run_id, nonce = fields[5:8]
     if schema is not None and digest != schema.digest:
-        raise MessageError(f"foreign schema {digest.hex()}: this run's tensors have digest {schema.digest.hex()}")
+        frozen = "; frozen weights count, and must be the same at every site" if schema.frozen else ""
+        raise MessageError(
+            f"foreign schema {digest.hex()}: this run's tensors have digest {schema.digest.hex()}{frozen}"
+        )
     if run is not None and run_id != run:
         raise MessageError(f"message of run {run_id.hex()}, not of this run, {run.hex()}")
     if kind is not None and fields[2] != kind:

@@ -1,0 +1,7 @@
+"""`fedwsq bench`: how fast the hot paths are, as ratios within one run. One group of figures a file."""
+
+from collections.abc import Callable
+
+from fedwsq.bench.figure import Figure
+
+GROUPS: dict[str, Callable[[], list[Figure]]] = {}

@@ -1,0 +1,127 @@
+"""Start from given weights: a safetensors file with the model's own names and shapes."""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import safetensors
+import torch
+from torch import Tensor, nn
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.tree import shapes
+from fedwsq.core.types import Params, Shapes
+from fedwsq.models.standardize import WSLayer
+
+BAKED = "baked"  # the metadata key that marks weights which `bake` has standardized
+CHECKPOINT = "server/params/"  # what a checkpoint of a run puts before the names of its raw weights
+
+
+def load_weights(model: nn.Module, path: str, classes: int = 0) -> None:
+    """Copy a file's parameters into the model, or raise `ConfigError` that says what does not fit.
+
+    Any state_dict as safetensors will do, and so will a run's `model.safetensors`, `best.safetensors` and checkpoints.
+    A WS layer of a baked file is given the spread of a fresh one: what it computes is the same, but as it stands, at
+    a spread of rho, the first training steps would be thousands of times too long for it.
+    """
+    given, baked = _read(path)
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        names.setdefault(p, []).append(name)
+    _require_fit(model, names, shapes(given), path, classes)
+    values = {p: _value(given, tied, path) for p, tied in names.items()}
+    for layer in model.modules():
+        if baked and isinstance(layer, WSLayer):
+            values[layer.weight] = _spread_like(layer.weight, values[layer.weight])  # type: ignore[index]
+    with torch.no_grad():
+        for p, value in values.items():
+            p.copy_(value)
+
+
+def weights_digest(path: str) -> str:
+    """BLAKE2b of the file's bytes."""
+    with open(weights_file(path), "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+
+
+def weights_file(path: str) -> Path:
+    """The file that `model.init` names."""
+    source = Path(path).expanduser()
+    if not source.is_file():
+        raise ConfigError(f"model.init = {path}: there is no such file; every process reads it from that path")
+    return source
+
+
+def _read(path: str) -> tuple[Params, bool]:
+    """The tensors of a file from anywhere, of which nothing is run, and whether `bake` has standardized them."""
+    try:
+        with safetensors.safe_open(weights_file(path), "pt") as file:
+            keys = list(file.keys())
+            raw = [key for key in keys if key.startswith(CHECKPOINT)]
+            tensors = {key.removeprefix(CHECKPOINT): file.get_tensor(key) for key in raw or keys}
+            return tensors, BAKED in (file.metadata() or {})
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a damaged file makes the reader say
+        raise ConfigError(
+            f"model.init = {path} is not a safetensors file, or damaged ({error}); "
+            "write one with safetensors.torch.save_file(model.state_dict(), path)"
+        ) from None
+
+
+def _require_fit(
+    model: nn.Module, names: dict[nn.Parameter, list[str]], given: Shapes, path: str, classes: int
+) -> None:
+    """Raise unless the file has every parameter under one of its names, in its shape, and nothing that is unknown."""
+    known = {name for tied in names.values() for name in tied} | set(model.state_dict())  # buffers may be there
+    missing = [tied[0] for tied in names.values() if not any(name in given for name in tied)]
+    extra = [name for name in given if name not in known]
+    differ = {
+        name: (given[name], tuple(p.shape))
+        for p, tied in names.items()
+        for name in tied
+        if name in given and given[name] != tuple(p.shape)
+    }
+    if not (missing or extra or differ):
+        return
+    outputs = {
+        theirs[0] if theirs[1:] == ours[1:] and ours[:1] == (classes,) else 0 for theirs, ours in differ.values()
+    }
+    if not missing and not extra and len(outputs) == 1 and 0 not in outputs:
+        raise ConfigError(
+            f"model.init = {path} has a classifier of {outputs.pop()} classes ({', '.join(differ)}), the data has "
+            f"{classes}; to keep the other layers only, load them in a function of your own, model.name = module:name"
+        )
+    said = [f"it lacks {_few(missing)}"] if missing else []
+    said += [f"it has {_few(extra)}, which the model has not"] if extra else []
+    said += [f"{name} is {list(a)} there and {list(b)} in the model" for name, (a, b) in islice(differ.items(), 3)]
+    if missing and all(name.endswith(".gain") for name in missing):
+        way_out = "gains were folded into its weights: take the run's checkpoints/last.safetensors instead"
+    else:
+        way_out = "set model.name and model.standardize to what it was saved from, or rename its tensors"
+    raise ConfigError(f"model.init = {path} does not fit the model: {'; '.join(said)}; {way_out}")
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _value(given: Params, tied: Sequence[str], path: str) -> Tensor:
+    """The value of a parameter that has these names; half precision becomes float32."""
+    first, *others = (name for name in tied if name in given)
+    x = given[first]
+    for other in others:
+        if not torch.equal(x, given[other]):
+            raise ConfigError(f"model.init = {path}: {first} and {other} differ, but are one tensor in the model")
+    if not x.is_floating_point() or not torch.isfinite(x).all():
+        wrong = f"is {x.dtype}" if not x.is_floating_point() else "holds values that are not finite"
+        raise ConfigError(f"model.init = {path}: {first} {wrong}; weights must be finite floats")
+    return x.float()
+
+
+def _spread_like(fresh: Tensor, weight: Tensor) -> Tensor:
+    """`weight` times what gives it the standard deviation of `fresh`; in numpy, whose sums do not depend on threads."""
+    ours, theirs = (float(np.std(x.detach().numpy(), dtype=np.float64)) for x in (fresh, weight))
+    return weight * (ours / theirs) if theirs else weight
