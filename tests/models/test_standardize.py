@@ -215,6 +215,7 @@ def check_swap(name: str, rho: float, seed: int) -> None:
 def test_every_kind_of_layer_computes_with_the_standardized_weight(layer, becomes, x):
     reference = copy.deepcopy(layer)
     reference.weight.data = standardized(layer.weight.detach(), rho=0.5)
+    reference.bias.data *= 0.5
     layer = standardize(layer, rho=0.5, select=lambda name, module: True)
     assert type(layer) is becomes
     assert "rho=0.5" in repr(layer)

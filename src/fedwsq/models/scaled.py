@@ -62,6 +62,10 @@ class ScaledWSLayer(WSLayer):
         """The weight this layer computes with."""
         return scaled_standardized(self.weight, self.gain, self.gamma, self.variance)
 
+    def scaled_bias(self) -> Tensor | None:
+        """The bias as it is: outputs are as large as inputs here."""
+        return self.bias
+
     def unit_weight(self, weight: Tensor) -> Tensor:
         """What the layer makes of `weight` before the gain and gamma."""
         return scaled_standardized(weight, gamma=1.0, variance=self.variance)

@@ -1,7 +1,7 @@
 """Weight standardization (Qiao et al., 2019, arXiv:1903.10520) for any model, as FedWSQ uses it.
 
 A layer computes with rho * (w - mean) / (std + eps), per output channel, and keeps the raw `w` as its parameter:
-names, values and everything that is exchanged stay those of the plain model. A bias stays as it is.
+names, values and everything that is exchanged stay those of the plain model. A bias is not standardized, only scaled.
 """
 
 import math
@@ -118,12 +118,20 @@ class WSLayer(nn.Module):
     plain: ClassVar[type[nn.Module]]
     settings: ClassVar[tuple[str, ...]] = ("rho", "eps")
     weight: Tensor  # the raw parameter
+    bias: Tensor | None  # raw as well
     rho: float = 1e-3
     eps: float = 1e-5
 
     def standardized_weight(self) -> Tensor:
         """The weight this layer computes with."""
         return standardized(self.weight, self.rho, self.eps)
+
+    def scaled_bias(self) -> Tensor | None:
+        """The bias this layer computes with: rho times its own, so that rho scales the output as a whole.
+
+        Left as it is, a bias would drown an output that rho makes a thousandth of it, in the norm that follows.
+        """
+        return None if self.bias is None else self.rho * self.bias
 
     def unit_weight(self, weight: Tensor) -> Tensor:
         """What the layer makes of `weight` before rho."""
@@ -132,8 +140,10 @@ class WSLayer(nn.Module):
     def become_plain(self) -> None:
         """Turn into the plain layer that holds the standardized weight."""
         with torch.no_grad(), torch.autocast(self.weight.device.type, enabled=False):
-            weight = self.standardized_weight()
+            weight, bias = self.standardized_weight(), self.scaled_bias()
         self.weight = nn.Parameter(weight, requires_grad=self.weight.requires_grad)
+        if self.bias is not None and bias is not None:
+            self.bias = nn.Parameter(bias, requires_grad=self.bias.requires_grad)
         for name in self.settings:
             vars(self).pop(name, None)
         self.__class__ = self.plain  # type: ignore[assignment]
@@ -150,7 +160,7 @@ class WSConv1d(WSLayer, nn.Conv1d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve with the standardized weight."""
-        out: Tensor = self._conv_forward(input, self.standardized_weight(), self.bias)
+        out: Tensor = self._conv_forward(input, self.standardized_weight(), self.scaled_bias())
         return out
 
 
@@ -161,7 +171,7 @@ class WSConv2d(WSLayer, nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve with the standardized weight."""
-        out: Tensor = self._conv_forward(input, self.standardized_weight(), self.bias)
+        out: Tensor = self._conv_forward(input, self.standardized_weight(), self.scaled_bias())
         return out
 
 
@@ -172,18 +182,18 @@ class WSConv3d(WSLayer, nn.Conv3d):
 
     def forward(self, input: Tensor) -> Tensor:
         """Convolve with the standardized weight."""
-        out: Tensor = self._conv_forward(input, self.standardized_weight(), self.bias)
+        out: Tensor = self._conv_forward(input, self.standardized_weight(), self.scaled_bias())
         return out
 
 
-class WSLinear(WSLayer, nn.Linear):
+class WSLinear(WSLayer, nn.Linear):  # type: ignore[misc]  # torch says Tensor where it means Tensor or None
     """`nn.Linear` with weight standardization."""
 
     plain = nn.Linear
 
     def forward(self, input: Tensor) -> Tensor:
         """Apply the standardized weight."""
-        return F.linear(input, self.standardized_weight(), self.bias)
+        return F.linear(input, self.standardized_weight(), self.scaled_bias())
 
 
 # Exact types only: what a user's subclass (or a transposed convolution) does with its weight is not ours to guess.
@@ -210,8 +220,8 @@ def standardize(
     felt: it multiplies by sqrt(rho^2 d V / (rho^2 d V + 1e-5)). For rho = 1e-3 and V = 1 that is 0.69 for a depthwise
     3x3, 0.85 at d = 27 and 0.99 at 576; for rho = 1e-2 it is 0.99 or more everywhere.
 
-    Biases stay as they are. At rho = 1e-3 the bias of a convolution outweighs its output in the norm that follows, and
-    the network may learn nothing; where convolutions have biases, a rho of 0.1 keeps the two comparable.
+    A layer's bias is scaled by rho as well: left as it is, it would outweigh the output in the norm that follows, and
+    at rho = 1e-3 networks whose convolutions have biases learned nothing.
     """
     _check(rho, eps)
     changed = 0
