@@ -1,0 +1,72 @@
+"""Any model, any data: integers, volumes, single numbers; tied weights, dropout, no stages."""
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fedwsq.config import dump_plan, make_plan
+from fedwsq.core.errors import ConfigError
+from fedwsq.federation.run import run
+from fedwsq.federation.workload import build_workload
+from harness import rows
+
+PLAIN = {
+    "rounds": 2, "data.clients": 3, "clients_per_round": 2, "data.partition": "iid", "training.epochs": 2,
+    "training.batches_per_epoch": 2, "training.precision": "float32",
+    "uplink": {"codec": "danuq", "bits": 4, "select": "weights"},
+}  # fmt: skip
+
+
+def own(data, model, **more):
+    return make_plan({}, {**PLAIN, "data.name": f"own_models:{data}", "model.name": f"own_models:{model}", **more})
+
+
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [("sequences", "Tied"), ("sequences", "dropping"), ("volumes", "volumetric"), ("scalars", "line")],
+)
+def test_runs_are_the_same_serial_and_on_a_pool(data, model, tmp_path):
+    plan = own(data, model)
+    assert make_plan({}, {}) != plan
+    one = run(plan, out=tmp_path / "one", workers=1)
+    assert [row["failures"] for row in rows(tmp_path / "one")] == [{}, {}]
+    assert one.weights == run(plan, out=tmp_path / "two", workers=2).weights
+
+
+def test_a_tied_tensor_travels_once_and_is_saved_under_both_names(tmp_path):
+    plan = own("sequences", "Tied", **{"model.width": 4})
+    assert [name for name in build_workload(plan).schema.names if "memory" not in name] == ["words.weight"]
+    run(plan, out=tmp_path / "run", workers=1)
+    saved = load_file(tmp_path / "run" / "model.safetensors")
+    assert torch.equal(saved["words.weight"], saved["output.weight"])
+    again = own("sequences", "Tied", **{"model.width": 4, "model.init": str(tmp_path / "run" / "model.safetensors")})
+    workload = build_workload(again)
+    assert workload.model.output.weight is workload.model.words.weight
+    assert torch.equal(workload.initial_params()["words.weight"], saved["words.weight"])
+
+
+def test_dropout_is_a_clients_own_and_leaves_the_callers_generator_alone(tmp_path):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = run(own("sequences", "dropping"), out=tmp_path / "one", workers=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    assert run(own("sequences", "dropping"), out=tmp_path / "two", workers=1).weights == one.weights
+    less = run(own("sequences", "dropping", **{"model.share": 0.0}), out=tmp_path / "less", workers=1)
+    assert less.weights != one.weights
+
+
+@pytest.mark.parametrize("algorithm", ["fedmlb", "fedrcl", "feddecorr"])
+def test_a_method_that_looks_inside_says_that_it_cannot(algorithm):
+    with pytest.raises(ConfigError, match=rf"{algorithm} needs a model with stages .*; Tied is not"):
+        _ = build_workload(own("sequences", "Tied", algorithm=algorithm)).model
+
+
+def test_settings_of_a_class_and_of_unannotated_arguments():
+    plan = own("sequences", "Tied", **{"model.width": 4})
+    assert "width = 4" in dump_plan(plan)
+    with pytest.raises(ConfigError, match="model.width is 'wide', must be a whole number"):
+        own("sequences", "Tied", **{"model.width": "wide"})
+    with pytest.raises(ConfigError, match="model.share is 'all', must be a number"):
+        own("sequences", "dropping", **{"model.share": "all"})
+    assert "norm" not in dump_plan(own("sequences", "dropping"))  # a class: only ever its own default

@@ -1,0 +1,238 @@
+"""A part of a model is trained: the rest never travels, is the same everywhere and is saved all the same."""
+
+import hashlib
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, safe_open
+
+from fedwsq.algorithms import ALGORITHMS
+from fedwsq.config import make_plan
+from fedwsq.core.errors import ConfigError, RunError
+from fedwsq.core.seeds import derive
+from fedwsq.core.tree import fingerprint
+from fedwsq.federation.checkpoint import load_snapshot
+from fedwsq.federation.federation import Federation, first_snapshot
+from fedwsq.federation.inprocess import Serial
+from fedwsq.federation.run import Run, run
+from fedwsq.federation.site import Site
+from fedwsq.federation.workload import build_workload
+from fedwsq.models import frozen, trainable
+from fedwsq.wire import Schema
+from fedwsq.wire.message import ENTRY_BYTES, reply_overhead
+from harness import rows, tiny
+
+CPU = torch.device("cpu")
+HEAD = {"model.train": "^head", "uplink.select": "weights"}
+
+
+def serial(plan, store=None):
+    workload = build_workload(plan)
+    return Federation(workload, Serial(Site(workload, CPU, store)))
+
+
+# What travels
+
+
+def test_only_the_trained_part_travels_and_is_counted():
+    federation = serial(tiny(**HEAD, **{"uplink.codec": "float32", "model.standardize": "none"}))
+    width = federation.workload.model.head.in_features
+    record = federation.step()
+    assert federation.schema.names == ("head.weight", "head.bias")
+    tensors = 2 * ENTRY_BYTES + 4 * 10 * (width + 1)
+    assert record.uplink_bytes == record.uplink_bytes_float32 == 5 * (reply_overhead(("delta",)) + tensors)
+    whole = serial(tiny()).step()
+    assert record.downlink_bytes < whole.downlink_bytes / 10
+    assert list(federation.params) == ["head.weight", "head.bias"]
+
+
+def test_digests_stand_for_frozen_weights_and_are_as_ever_without():
+    shapes = {"w": (2, 3), "b": ()}
+    text = b'[["w", [2, 3]], ["b", []]]'
+    assert Schema(shapes).digest == hashlib.blake2b(text, digest_size=16).digest()
+    workload = build_workload(tiny(**HEAD))
+    mark = hashlib.blake2b(digest_size=16)
+    for name, p in workload.model.named_parameters():
+        if not name.startswith("head"):
+            mark.update(f"{name}{tuple(p.shape)}".encode())
+            mark.update(p.detach().contiguous().numpy().tobytes())
+    names = json.dumps([[name, list(p.shape)] for name, p in workload.model.head.named_parameters(prefix="head")])
+    expected = hashlib.blake2b(names.encode() + mark.digest(), digest_size=16).digest()
+    assert workload.schema.digest == expected
+    everything = build_workload(tiny(**{"model.train": "."})).schema
+    assert everything == build_workload(tiny()).schema
+    assert everything.frozen == b""
+
+
+def test_a_site_with_other_frozen_weights_cannot_join():
+    plan = tiny(**HEAD)
+    ours, theirs = build_workload(plan), build_workload(tiny(**HEAD, seed=1))
+    assert ours.schema.shapes == theirs.schema.shapes
+    federation = Federation(ours, Serial(Site(theirs, CPU)), first_snapshot(ours))
+    with pytest.raises(ValueError, match=r"foreign schema .* frozen weights count, and must be the same at every site"):
+        federation.step()
+
+
+# What is learned
+
+
+def test_one_step_by_hand():
+    settings = {"model.standardize": "none", "uplink.codec": "float32", "data.clients": 1, "clients_per_round": 1,
+                "data.partition": "iid", "training.epochs": 1, "training.batches_per_epoch": 1,
+                "training.weight_decay": 0.1, "training.clip_norm": 0}  # fmt: skip
+    federation = serial(tiny(**HEAD, **settings))
+    workload = federation.workload
+    start = {name: p.clone() for name, p in federation.params.items()}
+    kept = {name: p.clone() for name, p in frozen(workload.model).items()}
+    federation.step()
+    x, y = workload.dataset.train.take(torch.arange(len(workload.dataset.train)))
+    with torch.no_grad():
+        features = workload.model.pooled(x)
+        p = (features @ start["head.weight"].T + start["head.bias"]).softmax(1)
+        error = (p - torch.eye(10)[y]) / len(y)  # the gradient of cross-entropy to the logits
+    for name, gradient in (("head.weight", error.T @ features), ("head.bias", error.sum(0))):
+        expected = start[name] - 0.1 * (gradient + 0.1 * start[name])
+        torch.testing.assert_close(federation.params[name], expected, rtol=1e-4, atol=1e-6)
+    assert all(torch.equal(p, kept[name]) for name, p in frozen(workload.model).items())  # no decay either
+    assert all(p.grad is None and not p.requires_grad for p in frozen(workload.model).values())
+
+
+WORLD = {
+    "data.name": "laws_world:tiny_digits", "data.clients": 4, "data.partition": "iid", "clients_per_round": 3,
+    "model.name": "laws_world:tiny_net", "rounds": 2, "training.epochs": 1, "training.batches_per_epoch": 2,
+    "training.precision": "float32",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_trains_a_part(algorithm, tmp_path):
+    axes = {"algorithm": algorithm, "model.standardize": "scaled" if algorithm == "fedwon" else "ws"}
+    axes |= {"algorithm.exchange": "wsp"} if algorithm == "fedwon" else {}
+    federation = serial(make_plan({}, {**WORLD, **axes, "model.train": r"^stages\.1|head"}), tmp_path)
+    model = federation.workload.model
+    kept, before = fingerprint(frozen(model)), fingerprint(federation.params)
+    records = [federation.step() for _ in range(2)]
+    assert [record.failures for record in records] == [{}, {}]
+    assert fingerprint(frozen(model)) == kept
+    assert fingerprint(federation.params) != before
+    assert all(name.startswith(("stages.1", "head")) for name in federation.params)
+
+
+# Runs
+
+
+def test_runs_are_the_same_serial_and_on_a_pool_and_save_the_whole_model(tmp_path):
+    plan = tiny(rounds=2, **HEAD)
+    one = run(plan, out=tmp_path / "one", workers=1)
+    two = run(plan, out=tmp_path / "two", workers=2)
+    assert one.weights == two.weights
+    saved, again = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    workload = build_workload(plan)
+    assert saved.keys() == set(dict(workload.model.named_parameters()))
+    assert all(torch.equal(saved[name], again[name]) for name in saved)
+    params = load_snapshot(tmp_path / "one" / "checkpoints")[0].server["params"]
+    assert torch.equal(saved["head.weight"], params["head.weight"])
+    best = load_file(tmp_path / "one" / "best.safetensors")
+    assert best.keys() == saved.keys()
+    # Scored by hand in the plain architecture: the frozen part is in the file, its standardization folded in.
+    plain = build_workload(tiny(**{"model.standardize": "none"})).model
+    plain.load_state_dict(saved)
+    x, y = workload.dataset.test.take(torch.arange(len(workload.dataset.test)))
+    with torch.inference_mode():
+        accuracy = float((plain(x).argmax(1) == y).double().mean())
+    assert accuracy == pytest.approx(rows(tmp_path / "one")[-1]["test_accuracy"], abs=0.003)
+
+
+def test_what_the_models_own_code_froze_is_not_sent_either(tmp_path, monkeypatch):
+    plan = tiny(**{"model.name": "own_models:adapted", "model.standardize": "none", "uplink.select": "weights"})
+    assert build_workload(plan).schema.names == ("3.weight", "3.bias")
+    run(plan, out=tmp_path / "run", workers=1)
+    monkeypatch.setenv("TEST_FROZEN", "2")
+    with (
+        pytest.raises(RunError, match="the frozen weights are not those that the run began with"),
+        Run.resume(tmp_path / "run", rounds=4),
+    ):
+        pass
+    monkeypatch.delenv("TEST_FROZEN")
+    with Run.resume(tmp_path / "run", rounds=4, workers=1) as resumed:
+        assert resumed.go().rounds == 4
+
+
+# Starting from a file
+
+
+def test_a_run_goes_on_from_where_another_ended(tmp_path, finished):
+    """From a checkpoint the weights are those to the bit; from model.safetensors the model computes the same."""
+    last = load_snapshot(finished.folder / "checkpoints")[0].server["params"]
+    raw = build_workload(tiny(**{"model.init": str(finished.folder / "checkpoints" / "last.safetensors")}))
+    assert fingerprint(raw.initial_params()) == fingerprint(last)
+    accuracy = rows(finished.folder)[-1]["test_accuracy"]
+    for name in ("checkpoints/last", "model"):
+        plan = tiny(rounds=1, **{"model.init": str(finished.folder / f"{name}.safetensors")})
+        federation = serial(plan)
+        assert federation._evaluate(federation.snapshot)[0].value == pytest.approx(accuracy, abs=0.006)
+    with safe_open(finished.folder / "model.safetensors", "pt") as file:
+        assert file.metadata()["baked"] == "true"
+
+
+def test_fine_tuning_keeps_what_was_learned(tmp_path):
+    """Weights of a baked file, taken as they are, are so small that one round unlearns them: 92 % became 27 %."""
+    settings = {"rounds": 8, "training.batches_per_epoch": 10, "training.epochs": 5}
+    learned = run(tiny(**settings), out=tmp_path / "first", workers=2).accuracy
+    path = str(tmp_path / "first" / "model.safetensors")
+    plan = tiny(**{**settings, "rounds": 1, "model.init": path})
+    tuned = run(plan, out=tmp_path / "second", workers=2).accuracy
+    assert learned > 0.6
+    assert tuned > learned - 0.15
+
+
+def test_resuming_refuses_another_file(tmp_path, finished):
+    path = tmp_path / "start.safetensors"
+    shutil.copy(finished.folder / "model.safetensors", path)
+    plan = tiny(rounds=2, **HEAD, **{"model.init": str(path)})
+    whole = run(plan, out=tmp_path / "whole", workers=1)
+    manifest = json.loads((tmp_path / "whole" / "manifest.json").read_text())
+    assert manifest["init"] == hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+    run(tiny(rounds=1, **HEAD, **{"model.init": str(path)}), out=tmp_path / "run", workers=1)
+    shutil.copy(path, tmp_path / "kept")
+    shutil.copy(finished.folder / "best.safetensors", path)
+    path.write_bytes(path.read_bytes() + b"" if path.read_bytes() != (tmp_path / "kept").read_bytes() else b"changed")
+    with (
+        pytest.raises(RunError, match=r"start.safetensors was changed since the run began; put it back"),
+        Run.resume(tmp_path / "run", rounds=2),
+    ):
+        pass
+    shutil.copy(tmp_path / "kept", path)
+    with Run.resume(tmp_path / "run", rounds=2, workers=1) as resumed:
+        assert resumed.go().weights == whole.weights
+
+
+# Settings that cannot be
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model.train": "("}, r"train is '\(', which is not a regular expression"),
+        ({"model.train": "fc"}, r"model.train = 'fc' finds none .*stem.conv.weight"),
+        ({"model.init": "nowhere.safetensors"}, r"model.init = nowhere.safetensors: there is no such file"),
+        ({"model.name": "own_models:all_frozen", "model.standardize": "none"}, "nothing to train"),
+        ({"model.name": "own_models:half", "model.standardize": "none"}, r"float16; .*model.float\(\)"),
+        ({"model.train": "^head"}, r'"published" chooses no tensor of this model.*use "weights"'),
+    ],
+)
+def test_settings_that_cannot_be(settings, message, tmp_path):
+    with pytest.raises(ConfigError, match=message):
+        run(tiny(**settings), out=tmp_path / "run", workers=1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_seed_still_decides_the_rest(tmp_path, finished):
+    """A file gives all weights: another seed starts from the same ones."""
+    given = {"model.init": str(finished.folder / "checkpoints" / "last.safetensors")}
+    a, b = (build_workload(tiny(seed=seed, **given)).initial_params() for seed in (0, 1))
+    assert fingerprint(a) == fingerprint(b)
+    assert derive(0, "init") != derive(1, "init")
+    assert list(a) == list(trainable(build_workload(tiny()).model))
