@@ -1,4 +1,4 @@
-"""Eight clinics learn to tell benign from malignant tumours without sharing a patient: a table of numbers, 4-bit updates.
+"""Eight clinics learn to tell benign from malignant tumours and share no patient: a table of numbers, 4-bit updates.
 
     python examples/tabular.py [OUT] [ROUNDS]
 
@@ -23,11 +23,12 @@ def cancer() -> Dataset:
     """455 training and 114 test patients, each with 30 measurements."""
     bunch = load_breast_cancer()
     x, y = torch.from_numpy(bunch.data).float(), torch.from_numpy(bunch.target)
-    test = torch.arange(len(y)) % 5 == 4
-    x = (x - x[~test].mean(0)) / x[~test].std(0)
-    by_size = x[~test][:, 0].argsort().argsort()  # the rank of each patient's mean radius
-    groups = by_size * CLINICS // len(by_size)
-    return Dataset(Examples([x[~test]], y[~test]), Examples([x[test]], y[test]), classes=2, groups=groups)
+    held_out = torch.arange(len(y)) % 5 == 4
+    train, test = (Examples([x[chosen]], y[chosen]) for chosen in (~held_out, held_out))
+    known = x[~held_out]
+    by_size = known[:, 0].argsort().argsort()  # the rank of each patient's mean radius
+    mean, std = tuple(known.mean(0).tolist()), tuple(known.std(0).tolist())
+    return Dataset(train, test, classes=2, mean=mean, std=std, groups=by_size * CLINICS // len(by_size))
 
 
 def mlp(channels: int, classes: int, width: int = 32) -> nn.Module:
@@ -49,5 +50,5 @@ SETTINGS = {
 
 if __name__ == "__main__":
     out, rounds = sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp(), int(sys.argv[2]) if sys.argv[2:] else 20
-    summary = fedwsq.run("quickstart", {**SETTINGS, "rounds": rounds}, out=out)
+    summary = fedwsq.run("quickstart", {**SETTINGS, "rounds": rounds}, out=out, workers=1)
     print(f"test accuracy {summary.accuracy:.3f}, {summary.uplink_factor:.1f} times fewer bytes up; see {out}")

@@ -132,6 +132,21 @@ def test_normalize_by_hand():
     assert normalize(x, (), ()).flatten().tolist() == pytest.approx([0, 1, 0.2, 0.4])
 
 
+def test_normalize_of_a_table_and_of_a_series():
+    table = torch.tensor([[1.0, 10.0], [3.0, 30.0], [2.0, 20.0]])
+    assert normalize(table, (2.0, 20.0), (1.0, 5.0)).tolist() == [[-1, -2], [1, 2], [0, 0]]
+    series = table.T[None]  # [1, channels, time]
+    assert normalize(series, (2.0, 20.0), (1.0, 5.0)).tolist() == [[[-1, 1, 0], [-2, 2, 0]]]
+
+
+@pytest.mark.parametrize("dtype", [torch.int16, torch.int32, torch.int64])
+def test_indices_stay_integers(dtype):
+    x = torch.tensor([[0, 7], [300, 2]], dtype=dtype)
+    out = normalize(x, (), ())
+    assert (out.dtype, out.tolist()) == (torch.int64, [[0, 7], [300, 2]])
+    assert normalize(x, (1.0, 2.0), (2.0, 1.0)).tolist() == [[-0.5, 5], [149.5, 0]]  # with a mean they are quantities
+
+
 def test_normalize_of_floats():
     x = torch.tensor([[[[0.25]], [[-3.0]]]], dtype=torch.float64)
     passed = normalize(x, (), ())

@@ -6,10 +6,14 @@ from safetensors.torch import load_file
 
 from fedwsq.config import dump_plan, make_plan
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.tree import fingerprint
+from fedwsq.federation.federation import Federation
+from fedwsq.federation.inprocess import Pool, Serial
 from fedwsq.federation.run import run
+from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
-from harness import rows
 
+CPU = torch.device("cpu")
 PLAIN = {
     "rounds": 2, "data.clients": 3, "clients_per_round": 2, "data.partition": "iid", "training.epochs": 2,
     "training.batches_per_epoch": 2, "training.precision": "float32",
@@ -21,16 +25,27 @@ def own(data, model, **more):
     return make_plan({}, {**PLAIN, "data.name": f"own_models:{data}", "model.name": f"own_models:{model}", **more})
 
 
+@pytest.fixture(scope="module")
+def pool():
+    shared = Pool(dump_plan(own("sequences", "Tied")), 2, CPU)
+    yield shared
+    shared.close()
+
+
 @pytest.mark.parametrize(
     ("data", "model"),
     [("sequences", "Tied"), ("sequences", "dropping"), ("volumes", "volumetric"), ("scalars", "line")],
 )
-def test_runs_are_the_same_serial_and_on_a_pool(data, model, tmp_path):
+def test_rounds_are_the_same_serial_and_on_a_pool(data, model, pool, tmp_path):
     plan = own(data, model)
-    assert make_plan({}, {}) != plan
-    one = run(plan, out=tmp_path / "one", workers=1)
-    assert [row["failures"] for row in rows(tmp_path / "one")] == [{}, {}]
-    assert one.weights == run(plan, out=tmp_path / "two", workers=2).weights
+    workload = build_workload(plan)
+    pool.adopt(dump_plan(plan), CPU, tmp_path)
+    weights = []
+    for backend in (Serial(Site(workload, CPU)), pool):
+        federation = Federation(workload, backend)
+        assert [federation.step().failures for _ in range(2)] == [{}, {}]
+        weights.append(fingerprint(federation.params))
+    assert weights[0] == weights[1]
 
 
 def test_a_tied_tensor_travels_once_and_is_saved_under_both_names(tmp_path):
@@ -65,8 +80,8 @@ def test_a_method_that_looks_inside_says_that_it_cannot(algorithm):
 def test_settings_of_a_class_and_of_unannotated_arguments():
     plan = own("sequences", "Tied", **{"model.width": 4})
     assert "width = 4" in dump_plan(plan)
-    with pytest.raises(ConfigError, match="model.width is 'wide', must be a whole number"):
+    with pytest.raises(ConfigError, match=r"model.width is 'wide', must be a whole number"):
         own("sequences", "Tied", **{"model.width": "wide"})
-    with pytest.raises(ConfigError, match="model.share is 'all', must be a number"):
+    with pytest.raises(ConfigError, match=r"model.share is 'all', must be a number"):
         own("sequences", "dropping", **{"model.share": "all"})
-    assert "norm" not in dump_plan(own("sequences", "dropping"))  # a class: only ever its own default
+    assert "LayerNorm" not in dump_plan(own("sequences", "dropping"))  # a class: only ever its own default

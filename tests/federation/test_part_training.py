@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import shutil
 
 import pytest
@@ -9,9 +10,7 @@ import torch
 from safetensors.torch import load_file, safe_open
 
 from fedwsq.algorithms import ALGORITHMS
-from fedwsq.config import make_plan
-from fedwsq.core.errors import ConfigError, RunError
-from fedwsq.core.seeds import derive
+from fedwsq.core.errors import ConfigError, MessageError, RunError
 from fedwsq.core.tree import fingerprint
 from fedwsq.federation.checkpoint import load_snapshot
 from fedwsq.federation.federation import Federation, first_snapshot
@@ -19,7 +18,7 @@ from fedwsq.federation.inprocess import Serial
 from fedwsq.federation.run import Run, run
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
-from fedwsq.models import frozen, trainable
+from fedwsq.models import frozen
 from fedwsq.wire import Schema
 from fedwsq.wire.message import ENTRY_BYTES, reply_overhead
 from harness import rows, tiny
@@ -67,12 +66,15 @@ def test_digests_stand_for_frozen_weights_and_are_as_ever_without():
 
 
 def test_a_site_with_other_frozen_weights_cannot_join():
-    plan = tiny(**HEAD)
-    ours, theirs = build_workload(plan), build_workload(tiny(**HEAD, seed=1))
+    ours, theirs = (build_workload(tiny(**HEAD, seed=seed, eval_every=2)) for seed in (0, 1))
     assert ours.schema.shapes == theirs.schema.shapes
     federation = Federation(ours, Serial(Site(theirs, CPU)), first_snapshot(ours))
-    with pytest.raises(ValueError, match=r"foreign schema .* frozen weights count, and must be the same at every site"):
-        federation.step()
+    record = federation.step()
+    assert record.replied == 0
+    for why in record.failures.values():
+        assert re.search("foreign schema .* frozen weights count, and must be the same at every site", why)
+    with pytest.raises(MessageError, match="foreign schema"):
+        federation.step()  # which is also scored there
 
 
 # What is learned
@@ -99,18 +101,12 @@ def test_one_step_by_hand():
     assert all(p.grad is None and not p.requires_grad for p in frozen(workload.model).values())
 
 
-WORLD = {
-    "data.name": "laws_world:tiny_digits", "data.clients": 4, "data.partition": "iid", "clients_per_round": 3,
-    "model.name": "laws_world:tiny_net", "rounds": 2, "training.epochs": 1, "training.batches_per_epoch": 2,
-    "training.precision": "float32",
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_trains_a_part(algorithm, tmp_path):
     axes = {"algorithm": algorithm, "model.standardize": "scaled" if algorithm == "fedwon" else "ws"}
     axes |= {"algorithm.exchange": "wsp"} if algorithm == "fedwon" else {}
-    federation = serial(make_plan({}, {**WORLD, **axes, "model.train": r"^stages\.1|head"}), tmp_path)
+    axes |= {"model.train": r"^stages\.1|head", "uplink.codec": "float32"}
+    federation = serial(tiny(**axes), tmp_path)
     model = federation.workload.model
     kept, before = fingerprint(frozen(model)), fingerprint(federation.params)
     records = [federation.step() for _ in range(2)]
@@ -178,14 +174,13 @@ def test_a_run_goes_on_from_where_another_ended(tmp_path, finished):
 
 
 def test_fine_tuning_keeps_what_was_learned(tmp_path):
-    """Weights of a baked file, taken as they are, are so small that one round unlearns them: 92 % became 27 %."""
-    settings = {"rounds": 8, "training.batches_per_epoch": 10, "training.epochs": 5}
-    learned = run(tiny(**settings), out=tmp_path / "first", workers=2).accuracy
-    path = str(tmp_path / "first" / "model.safetensors")
-    plan = tiny(**{**settings, "rounds": 1, "model.init": path})
-    tuned = run(plan, out=tmp_path / "second", workers=2).accuracy
+    """Weights of a baked file, taken as they are, are so small that the first steps unlearn them: 76 % become 45 %."""
+    alone = {"data.clients": 1, "clients_per_round": 1, "data.partition": "iid", "training.batches_per_epoch": 20}
+    learned = run(tiny(**alone, **{"rounds": 2, "training.epochs": 5}), out=tmp_path / "first", workers=1).accuracy
+    given = {"model.init": str(tmp_path / "first" / "model.safetensors")}
+    tuned = run(tiny(**alone, **given, rounds=1), out=tmp_path / "second", workers=1).accuracy
     assert learned > 0.6
-    assert tuned > learned - 0.15
+    assert tuned > learned - 0.1
 
 
 def test_resuming_refuses_another_file(tmp_path, finished):
@@ -197,8 +192,7 @@ def test_resuming_refuses_another_file(tmp_path, finished):
     assert manifest["init"] == hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     run(tiny(rounds=1, **HEAD, **{"model.init": str(path)}), out=tmp_path / "run", workers=1)
     shutil.copy(path, tmp_path / "kept")
-    shutil.copy(finished.folder / "best.safetensors", path)
-    path.write_bytes(path.read_bytes() + b"" if path.read_bytes() != (tmp_path / "kept").read_bytes() else b"changed")
+    path.write_bytes(b"changed")
     with (
         pytest.raises(RunError, match=r"start.safetensors was changed since the run began; put it back"),
         Run.resume(tmp_path / "run", rounds=2),
@@ -229,10 +223,7 @@ def test_settings_that_cannot_be(settings, message, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_seed_still_decides_the_rest(tmp_path, finished):
-    """A file gives all weights: another seed starts from the same ones."""
+def test_a_file_gives_all_weights_whatever_the_seed(finished):
     given = {"model.init": str(finished.folder / "checkpoints" / "last.safetensors")}
     a, b = (build_workload(tiny(seed=seed, **given)).initial_params() for seed in (0, 1))
     assert fingerprint(a) == fingerprint(b)
-    assert derive(0, "init") != derive(1, "init")
-    assert list(a) == list(trainable(build_workload(tiny()).model))

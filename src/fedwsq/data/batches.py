@@ -66,5 +66,6 @@ def normalize(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     out = x.float().div_(255) if x.dtype == torch.uint8 else x.float()
     if not mean:
         return out
-    shift, scale = (torch.tensor(values, device=x.device).view(-1, 1, 1) for values in (mean, std))
+    per_channel = (-1, *[1] * (x.dim() - 2))  # [c, 1, 1] for images, [c] for the columns of a table
+    shift, scale = (torch.tensor(values, device=x.device).view(per_channel) for values in (mean, std))
     return out.sub(shift).div_(scale)

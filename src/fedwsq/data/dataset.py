@@ -55,7 +55,7 @@ class Dataset:
     train: Examples
     test: Examples
     classes: int
-    mean: tuple[float, ...] = ()  # per channel, of pixels in [0, 1]; empty: `normalize` neither shifts nor scales
+    mean: tuple[float, ...] = ()  # per channel (or column), of pixels in [0, 1]; empty: neither shifted nor scaled
     std: tuple[float, ...] = ()
     augment: bool = False  # whether the published augmentation suits this data
     groups: Tensor | None = None  # int64 [training examples]: whose each one is, numbered from 0; None: nobody knows

@@ -40,7 +40,8 @@ class Split:
     def __getitem__(self, client: int) -> Tensor:
         if not 0 <= client < len(self):
             raise IndexError(f"client {client} is not one of the {len(self)} clients 0 to {len(self) - 1}")
-        return self.indices[int(self.offsets[client]) : int(self.offsets[client + 1])]
+        start, end = self.offsets[client : client + 2].tolist()
+        return self.indices[start:end]
 
     @property
     def sizes(self) -> Tensor:
