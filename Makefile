@@ -16,7 +16,7 @@ run: $(STAMP)
 	$(BIN)/fedwsq run $(ARGS)
 
 test: lint
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow $(ARGS)
