@@ -2,6 +2,10 @@
 
 from collections.abc import Callable
 
+from fedwsq.bench import codec, fold
 from fedwsq.bench.figure import Figure
 
-GROUPS: dict[str, Callable[[], list[Figure]]] = {}
+GROUPS: dict[str, Callable[[], list[Figure]]] = {
+    "codec": codec.measure,
+    "fold": fold.measure,
+}

@@ -84,12 +84,23 @@ def rows_of(shape: Sequence[int]) -> int:
     return shape[0] if len(shape) > 1 and 0 not in shape else 1
 
 
+def flat_values(x: Tensor) -> NDArray[np.float32]:
+    """The elements of `x` in a row."""
+    values: NDArray[np.float32] = x.detach().float().reshape(-1).numpy(force=True)
+    return values
+
+
 def finite_values(x: Tensor, codec: str) -> NDArray[np.float32]:
     """The elements of `x` in a row; an update that is not finite, or beyond all reason, is refused."""
-    values: NDArray[np.float32] = x.detach().reshape(-1).numpy(force=True)
-    if values.size and not max(float(values.max()), -float(values.min())) <= MAX_MAGNITUDE:  # NaN fails too
+    values = flat_values(x)
+    require_finite(max(float(values.max()), -float(values.min())) if values.size else 0.0, codec)
+    return values
+
+
+def require_finite(largest: float, codec: str) -> None:
+    """Refuse an update by its largest magnitude."""
+    if not largest <= MAX_MAGNITUDE:  # NaN fails too
         raise UpdateError(
             f"{codec} cannot code an update that is not finite or above {MAX_MAGNITUDE:g}; "
             "lower the learning rate or clip"
         )
-    return values

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, finite_values, rows_of
-from fedwsq.codecs.grid import Grid, look_up, nearest, tables
-from fedwsq.codecs.groups import Floats, Scales, check_scales, check_sides, deviation, largest, make_groups, self_scale
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, flat_values, require_finite, rows_of
+from fedwsq.codecs.grid import Grid, look_up, quantize, tables
+from fedwsq.codecs.groups import Floats, Scales, as_scales, check_scales, check_sides, make_groups
 from fedwsq.codecs.levels import levels, widths
-from fedwsq.codecs.packing import check_packed, pack, packed_bytes
+from fedwsq.codecs.packing import check_packed, packed_bytes
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
 
@@ -74,21 +74,23 @@ class Danuq:
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """The code of the nearest level to each `x / scale`, and the std of `x` beside it."""
-        bits, values, rows = self._bits(rate), finite_values(x, "danuq"), rows_of(x.shape)
+        bits, values, rows = self._bits(rate), flat_values(x), rows_of(x.shape)
         groups = make_groups(len(values), rows, self.scales, self.block)
+        found = groups.survey(values)
+        require_finite(float(found.largest.max()), "danuq")
         # One of several groups is zeros if and only if its side value is 0, so a constant one has its magnitude there.
-        scales, local = shared.numpy(), groups.measure(values, deviation if groups.count == 1 else self_scale)
+        scales, local = shared.numpy(), as_scales(found.std if groups.count == 1 else found.scale)
         own = self._needs_own(scales, local)
         if own:
-            scales = local = np.where(local > 0, local, groups.measure(values, largest))
-        if not values.any():
+            scales = local = np.where(local > 0, local, as_scales(found.largest))
+        if not found.largest.any():
             # A zero update decodes to zeros at every width, though one bit has no zero level.
             code, own = bytes(packed_bytes(len(values), bits)), True
         else:
             # In float32 on both sides, so that every implementation finds the same cell. A value on an edge goes to
             # the cell below it (the published code; the paper's half-open cells say above).
-            spread = groups.spread(np.where(scales > 0, scales, np.float32(1)), len(values))
-            code = pack(torch.from_numpy(nearest(values / spread, tables(levels(bits, self.levels))[1])), bits)
+            scales = np.where(scales > 0, scales, np.float32(1))
+            code = quantize(values, groups, scales, tables(levels(bits, self.levels))[1], bits)
         own = own or self.dequantize == "own"
         return Packet(code, tuple(local.tolist()), rate, len(values), own_scale=own, rows=rows)
 
@@ -107,7 +109,7 @@ class Danuq:
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
-        out += self._look_up(packet, shared, weight)
+        self._look_up(packet, shared, weight, out)
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
         """The moving average of the clients' mean std; clients without spread are left out."""
@@ -142,14 +144,14 @@ class Danuq:
             raise ConfigError(f"danuq has no {rate:g}-bit rate; it offers {offer}")
         return int(rate)
 
-    def _look_up(self, packet: Packet, shared: Tensor, weight: float) -> Tensor:
+    def _look_up(self, packet: Packet, shared: Tensor, weight: float, out: Tensor | None = None) -> Tensor:
         bits, groups = self._bits(packet.rate), make_groups(packet.numel, packet.rows, self.scales, self.block)
         scales = packet.side if packet.own_scale else shared.tolist()
         if len(scales) != groups.count:
             raise MessageError("a danuq packet leans on a shared scale that this end does not have")
         if groups.count > 1 and not packet.own_scale:  # a group of zeros stays zero, though one bit has no zero level
             scales = [scale if side else 0.0 for scale, side in zip(scales, packet.side, strict=True)]
-        return look_up(packet, bits, tables(levels(bits, self.levels))[0], scales, groups, weight)
+        return look_up(packet, bits, tables(levels(bits, self.levels))[0], scales, groups, weight, out)
 
 
 @dataclass(frozen=True)

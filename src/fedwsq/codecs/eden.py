@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, finite_values, rows_of
-from fedwsq.codecs.grid import Codes, nearest, tables
-from fedwsq.codecs.groups import Floats, Measured
+from fedwsq.codecs.grid import look_up, quantize, tables
+from fedwsq.codecs.groups import Floats, Groups, Measured
 from fedwsq.codecs.hadamard import blocks, padded, rotate, slice_count, unrotate
 from fedwsq.codecs.levels import SOLVED_WIDTHS, levels
-from fedwsq.codecs.packing import check_packed, pack, packed_bytes, unpack
+from fedwsq.codecs.packing import check_packed, packed_bytes
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
 
@@ -55,12 +55,12 @@ class Eden:
         """The level nearest to each rotated element, and a scale for each slice."""
         bits, values = self._bits(rate), finite_values(x, "eden")
         rotated, scales = rotate(values, seed), np.empty(slice_count(len(values)))
-        codes = np.empty(len(rotated), np.uint8)
+        parts = []
         for block in blocks(len(values)):
-            block.rows(codes)[:], scales[block.slices] = self._quantize(block.rows(rotated), bits)
+            code, scales[block.slices] = self._quantize(block.rows(rotated), bits)
+            parts.append(code)
         side = np.minimum(scales, LARGEST_SCALE).astype(np.float32)
-        code = pack(torch.from_numpy(codes), bits)
-        return Packet(code, tuple(side.tolist()), rate, len(values), own_scale=True, rows=rows_of(x.shape))
+        return Packet(b"".join(parts), tuple(side.tolist()), rate, len(values), own_scale=True, rows=rows_of(x.shape))
 
     def check(self, packet: Packet) -> None:
         """Every code is a level, so only the scales' number, lengths and padding can be wrong."""
@@ -75,9 +75,7 @@ class Eden:
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
         """The level of each code, times its slice's scale, rotated back."""
-        bits = self._bits(packet.rate)
-        codes = unpack(packet.code, bits, padded(packet.numel)).numpy()
-        rotated = tables(levels(bits, "lloyd-max"))[0].take(codes, mode="clip")
+        rotated = unscaled(packet.code, self._bits(packet.rate), padded(packet.numel))
         scales = np.array(packet.side, np.float32)
         for block in blocks(packet.numel):
             rows = block.rows(rotated)
@@ -100,21 +98,27 @@ class Eden:
         """One scale for each slice."""
         return slice_count(numel)
 
-    def _quantize(self, rows: Floats, bits: int) -> tuple[Codes, Measured]:
+    def _quantize(self, rows: Floats, bits: int) -> tuple[bytes, Measured]:
         """The codes of rotated slices, one in each row, and their scales; 0 for a slice of zeros."""
-        q, between = tables(levels(bits, "lloyd-max"))
         energy = np.square(rows, dtype=np.float64).sum(1)
         rms = np.sqrt(energy / rows.shape[1]).astype(np.float32)
-        ratios = rows / np.where(rms > 0, rms, np.float32(1))[:, None]
-        codes = nearest(ratios.reshape(-1), between).reshape(rows.shape)
-        chosen = q.take(codes, mode="clip")
+        between = tables(levels(bits, "lloyd-max"))[1]
+        # A slice fills whole bytes at every width.
+        code = quantize(rows.reshape(-1), Groups(*rows.shape), np.where(rms > 0, rms, np.float32(1)), between, bits)
+        chosen = unscaled(code, bits, rows.size).reshape(rows.shape)
         # Never negative: a level has the sign of the element it stands for.
         product = (rows * chosen).sum(1, dtype=np.float64)
         if self.scale == "unbiased":
-            return codes, np.divide(energy, product, out=np.zeros_like(energy), where=product > 0)
-        return codes, product / np.square(chosen).sum(1, dtype=np.float64)
+            return code, np.divide(energy, product, out=np.zeros_like(energy), where=product > 0)
+        return code, product / np.square(chosen).sum(1, dtype=np.float64)
 
     def _bits(self, rate: Rate) -> int:
         if rate not in self.rates:
             raise ConfigError(f"eden has no {rate:g}-bit rate; it offers 1 to 8")
         return int(rate)
+
+
+def unscaled(code: bytes, bits: int, count: int) -> Floats:
+    """The level of each code."""
+    packet = Packet(code, (1.0,), bits, count)
+    return look_up(packet, bits, tables(levels(bits, "lloyd-max"))[0], packet.side, Groups(1, count)).numpy()

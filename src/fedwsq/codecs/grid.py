@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedwsq.codecs import kernels
 from fedwsq.codecs.base import Packet, finite_values, rows_of
 from fedwsq.codecs.groups import (
     Floats,
@@ -90,12 +91,11 @@ class Grid:
         scales = groups.measure(values, self._measure(bits))
         code = bytes(packed_bytes(len(values), bits))
         if scales.any():
-            spread = groups.spread(scales, len(values))
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                codes = self._codes(values / spread, bits, seed)
-            if not scales.all():
-                codes[spread == 0] = 0  # a group of zeros: any level times 0
-            code = pack(torch.from_numpy(codes), bits)
+            between = self._edges(bits)
+            if between is not None:
+                code = quantize(values, groups, scales, between, bits)
+            else:
+                code = pack_ratios(values, groups, scales, bits, lambda ratios: self._codes(ratios, bits, seed))
         return Packet(code, tuple(scales.tolist()), rate, len(values), own_scale=True, rows=rows)
 
     def check(self, packet: Packet) -> None:
@@ -115,7 +115,7 @@ class Grid:
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
-        out += self._look_up(packet, weight)
+        self._look_up(packet, weight, out)
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
         """Nothing to learn."""
@@ -136,11 +136,13 @@ class Grid:
         factor = best_scale(self.levels(bits))
         return lambda rows: factor * self_scale(rows)
 
+    def _edges(self, bits: int) -> Floats | None:
+        """The edges whose number below x / scale is its code; None where `_codes` rounds."""
+        return tables(self.levels(bits))[1] if self.rounding == "nearest" else None
+
     def _codes(self, ratios: Floats, bits: int, seed: int) -> Codes:
-        """The code of each x / scale."""
-        q, between = tables(self.levels(bits))
-        if self.rounding == "nearest":
-            return nearest(ratios, between)
+        """The code of each x / scale, by chance."""
+        q = tables(self.levels(bits))[0]
         below = nearest(ratios, q[1:-1])  # on a level: the one below, left with probability 1
         share = (ratios - q[below]) / (q[below + 1] - q[below])
         return (below + (uniform_draws(len(ratios), seed) < share)).astype(np.uint8)
@@ -154,23 +156,56 @@ class Grid:
             raise ConfigError(f"{self.name} has no {rate:g}-bit rate; it offers {offer}")
         return int(rate)
 
-    def _look_up(self, packet: Packet, weight: float) -> Tensor:
+    def _look_up(self, packet: Packet, weight: float, out: Tensor | None = None) -> Tensor:
         bits = self._bits(packet.rate)
-        return look_up(packet, bits, tables(self.levels(bits))[0], packet.side, self._groups(packet), weight)
+        return look_up(packet, bits, tables(self.levels(bits))[0], packet.side, self._groups(packet), weight, out)
 
 
 def look_up(
-    packet: Packet, bits: int, levels: Floats, scales: Sequence[float], groups: Groups, weight: float
+    packet: Packet,
+    bits: int,
+    levels: Floats,
+    scales: Sequence[float],
+    groups: Groups,
+    weight: float = 1.0,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """The level of each code times its scale, then times `weight`: two roundings however it is done."""
+    """The level of each code times its scale, then times `weight`: two roundings however it is done.
+
+    With `out`, flat and contiguous and on any device, they are added to it instead.
+    """
+    check_packed(packet.code, bits, packet.numel)
+    each = np.asarray(scales, np.float32)
+    if kernels.usable(packet.numel, bits) and (out is None or out.device.type == "cpu"):
+        into = torch.empty(packet.numel) if out is None else out
+        kernels.expand(packet.code, bits, levels, each, groups.size, weight, into.numpy(), add=out is not None)
+        return into
     codes = unpack(packet.code, bits, packet.numel).numpy()
     if groups.count == 1:  # scale and weight go into the table
-        table = levels * np.float32(scales[0]) * np.float32(weight)
-        return torch.from_numpy(table.take(codes, mode="clip"))
-    found = levels.take(codes, mode="clip")
-    found *= groups.spread(np.asarray(scales, np.float32), packet.numel)
-    found *= np.float32(weight)
-    return torch.from_numpy(found)
+        found = (levels * each[0] * np.float32(weight)).take(codes, mode="clip")
+    else:
+        found = levels.take(codes, mode="clip")
+        found *= groups.spread(each, packet.numel)
+        found *= np.float32(weight)
+    decoded = torch.from_numpy(found)
+    return decoded if out is None else out.add_(decoded.to(out.device))
+
+
+def quantize(values: Floats, groups: Groups, scales: Floats, between: Floats, bits: int) -> bytes:
+    """The packed codes of the levels nearest to each x / scale."""
+    if kernels.usable(len(values), bits):
+        return kernels.quantize(values, scales, groups.size, between, bits)
+    return pack_ratios(values, groups, scales, bits, lambda ratios: nearest(ratios, between))
+
+
+def pack_ratios(values: Floats, groups: Groups, scales: Floats, bits: int, choose: Callable[[Floats], Codes]) -> bytes:
+    """The packed codes that `choose` finds for each x / scale."""
+    spread = groups.spread(scales, len(values))
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        codes = choose(values / spread)
+    if not scales.all():
+        codes[np.broadcast_to(spread == 0, codes.shape)] = 0  # a group of zeros: any level times 0
+    return pack(torch.from_numpy(codes), bits)
 
 
 def nearest(ratios: Floats | Measured, between: Floats | Measured) -> Codes:

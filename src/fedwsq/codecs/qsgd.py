@@ -31,6 +31,9 @@ class Qsgd(Grid):
         s = steps(bits)
         return tuple(k / s for k in range(-s, s + 1))
 
+    def _edges(self, bits: int) -> None:
+        """Nearest rounding is arithmetic too."""
+
     def _codes(self, ratios: Floats, bits: int, seed: int) -> Codes:
         u = uniform_draws(len(ratios), seed) if self.rounding == "stochastic" else 0.5
         return quantize_magnitude(ratios, bits, u)

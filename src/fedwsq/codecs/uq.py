@@ -30,6 +30,9 @@ class Uq(Grid):
         """2^bits evenly spaced levels from -1 to 1."""
         return uniform_levels(bits)
 
+    def _edges(self, bits: int) -> None:
+        """Nearest rounding is arithmetic too."""
+
     def _codes(self, ratios: Floats, bits: int, seed: int) -> Codes:
         u = uniform_draws(len(ratios), seed) if self.rounding == "stochastic" else 0.5
         return quantize_uniform(ratios, bits, u)

@@ -1,0 +1,277 @@
+"""Compiled loops against their twins in plain numpy: the same bits, whatever the input."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from fedwsq.codecs import CODECS, Danuq, Eden, Fp, Nf, Packet, Sign, Uq, kernels
+from fedwsq.codecs.danuq import Danuq8
+from fedwsq.codecs.grid import look_up, quantize, tables
+from fedwsq.codecs.groups import Groups, make_groups, moments, survey
+from fedwsq.codecs.levels import LEVEL_KINDS, levels, widths
+from fedwsq.codecs.packing import pack
+from fedwsq.core.errors import MessageError, UpdateError
+
+pytest.importorskip("numba")
+
+LENGTHS = [*range(301), 1023, 1024, 1025, 5003]
+ODD = [0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38, 1e20, -1e20, 3e38, -3e38]
+
+
+def level_tables():
+    """Every table of levels in the package whose codes never cross a byte, by name."""
+    found = {f"danuq-{kind}-{bits}": (bits, levels(bits, kind)) for kind in LEVEL_KINDS for bits in widths(kind)}
+    found |= {"fp-bitsandbytes-4": (4, Fp(table="bitsandbytes").levels(4))}
+    for name, codec in CODECS.items():
+        if hasattr(codec(), "_edges"):  # a grid
+            found |= {f"{name}-{bits}": (bits, codec().levels(bits)) for bits in codec().rates}
+    return {name: entry for name, entry in found.items() if entry[0] in kernels.WIDTHS}
+
+
+TABLES = level_tables()
+
+
+@pytest.fixture(autouse=True)
+def at_every_size(monkeypatch):
+    monkeypatch.setattr(kernels, "WORTH_LOADING", 0)
+
+
+def in_numpy(work):
+    """What the work gives without a kernel."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "usable", lambda numel, bits=8: False)
+        return work()
+
+
+def values_around(edges, scale, numel, seed=0):
+    """Normal values with odd ones among them, and some exactly on an edge."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=numel).astype(np.float32) * scale
+    special = np.concatenate([np.float32(ODD), edges * scale, np.nextafter(edges, np.float32(9)) * scale])
+    where = rng.random(numel) < 0.3
+    x[where] = rng.choice(special, where.sum())
+    return x
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
+def groups_of(numel):
+    """One group, and several with a shorter last one."""
+    return [Groups(1, numel)] + [make_groups(numel, 1, "block", size) for size in (3, 8, 100, 1500)]
+
+
+def test_the_tables_are_those_of_the_package():
+    assert len(TABLES) > 20
+    assert {bits for bits, _ in TABLES.values()} == set(kernels.WIDTHS)
+    assert kernels.usable(1, 4)
+    assert not kernels.usable(10**9, 3)
+
+
+@pytest.mark.parametrize("bits", kernels.WIDTHS)
+def test_codes_at_every_length(bits):
+    between = tables(levels(bits, "optimal"))[1]
+    for numel in LENGTHS:
+        x = values_around(between, np.float32(0.25), numel, numel)
+        for groups in groups_of(numel):
+            scales = np.full(groups.count, 0.25, np.float32)
+            scales[1::3] *= 1.7
+            scales[2::3] = 0
+            expected = in_numpy(lambda g=groups, s=scales, x=x: quantize(x, g, s, between, bits))
+            assert quantize(x, groups, scales, between, bits) == expected, (numel, groups)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_codes_of_every_table(name):
+    bits, table = TABLES[name]
+    between = tables(table)[1]
+    x = values_around(between, np.float32(1), 20_011)
+    x[:8] = [np.inf, -np.inf, np.nan, 0, 1, -1, 3e38, -3e38]
+    code = quantize(x, Groups(1, len(x)), np.ones(1, np.float32), between, bits)
+    # By search: how many edges are below; NaN is above none.
+    codes = np.searchsorted(between, np.nan_to_num(x, nan=-np.inf), side="left").astype(np.uint8)
+    assert code == pack(torch.from_numpy(codes), bits)
+
+
+def test_the_quotient_is_a_division():
+    x = np.random.default_rng(0).uniform(1, 2, 1000).astype(np.float32)
+    for scale in np.float32([[3], [0.1]]):
+        ratio, by_reciprocal = x / scale, x * (1 / scale)
+        (apart,) = np.nonzero(by_reciprocal > ratio)
+        assert len(apart) > 50
+        for i in apart[:50]:  # on an edge, and so below it
+            assert quantize(x[i : i + 1], Groups(1, 1), scale, ratio[i : i + 1], 1) == b"\0"
+
+
+@pytest.mark.parametrize("bits", kernels.WIDTHS)
+def test_decoding_and_adding_at_every_length(bits):
+    rng, q = np.random.default_rng(bits), tables(levels(bits, "optimal"))[0]
+    for numel in LENGTHS:
+        codes = rng.integers(2**bits, size=numel, dtype=np.uint8)
+        for groups in groups_of(numel):
+            packet = Packet(pack(torch.from_numpy(codes), bits), (), bits, numel)
+            scales = (10.0 ** rng.uniform(-45, 19, groups.count)).tolist()
+            scales[-1] = 0.0 if numel % 2 else scales[-1]
+            for out in (None, torch.from_numpy(rng.normal(size=numel).astype(np.float32))):
+
+                def work(packet=packet, scales=scales, groups=groups, out=out):
+                    into = None if out is None else out.clone()
+                    return look_up(packet, bits, q, scales, groups, 0.3, into).numpy()
+
+                assert same_bits(work(), in_numpy(work)), (numel, groups)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_values_of_every_table(name):
+    bits, table = TABLES[name]
+    q = tables(table)[0]
+    numel = 2**bits * 5 + 3
+    codes = (np.arange(numel) % 2**bits).astype(np.uint8)  # with those that have no level: the last one's
+    packet = Packet(pack(torch.from_numpy(codes), bits), (), bits, numel)
+    expected = q[np.minimum(codes, len(q) - 1)] * np.float32(0.7) * np.float32(0.3)
+    assert same_bits(look_up(packet, bits, q, (0.7,), Groups(1, numel), 0.3).numpy(), expected)
+    out = torch.ones(numel)
+    assert look_up(packet, bits, q, (0.7,), Groups(1, numel), 0.3, out) is out
+    assert same_bits(out.numpy(), 1 + expected)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_moments_at_every_length(rows):
+    for numel in [*LENGTHS[1:], 511, 512, 513, 40_000, 131_072 + 5]:
+        x = values_around(np.float32([1]), np.float32(1e-3), rows * numel, numel).reshape(rows, numel)
+        x[np.abs(x) > 1e30] = 1e-3
+        assert same_bits(moments(x), in_numpy(lambda x=x: moments(x))), numel
+
+
+def test_moments_by_hand():
+    # 3, -4, 1: 0, -7 and -2 from the first; 49 + 4. Mean 0, so the variance is (9 + 16 + 1) / 2.
+    for work in (lambda x: x(), in_numpy):
+        rows = np.float32([[3, -4, 1]])
+        assert work(lambda r=rows: moments(r)).tolist() == [[4, -9, 53]]
+        largest, std = work(lambda r=rows: survey(r))
+        assert (largest.tolist(), std.tolist()) == ([4.0], [np.sqrt(13.0)])
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, 1e6])
+def test_the_std_is_exact_wherever_the_first_element_lies(shift):
+    x = np.random.default_rng(0).normal(size=300_000).astype(np.float32) + np.float32(shift)
+    for first in (x[0], np.float32(1e4), np.float32(-1e12)):
+        x[0] = first
+        (std,) = survey(x[None]).std
+        assert std == pytest.approx(np.std(x, dtype=np.float64, ddof=1), rel=1e-10)
+    assert survey(np.full((1, 100_000), 0.1, np.float32)).std == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1.1e20])
+def test_what_is_not_finite_is_refused(bad):
+    for at in (0, 1, 700, 1999):
+        x = torch.ones(2000)
+        x[at] = bad
+        for work in (lambda f: f(), in_numpy):
+            with pytest.raises(UpdateError, match="danuq cannot code an update that is not finite"):
+                work(lambda x=x: Danuq().encode(x, Danuq().init(2000), 4, 0))
+
+
+CASES = [
+    *((Danuq(levels=kind), bits) for kind in LEVEL_KINDS for bits in (1, 2, 4)),
+    *((Danuq(scales="block", block=60), 2), (Danuq(scales="channel"), 4), (Danuq(scale_init="calibrate"), 1)),
+    *((Nf(), 4), (Nf(scales="block"), 2), (Nf(rounding="stochastic"), 4), (Fp(scale="fitted"), 4), (Sign(), 1)),
+    *((Danuq8(), 8), (Danuq8(scales="channel"), 8), (Uq(), 4), (Uq(rounding="nearest"), 2), (Eden(), 1), (Eden(), 4)),
+]
+
+
+def digest():
+    """What all of these make of an update, packed and unpacked."""
+    found = hashlib.sha256()
+    x = torch.randn(70, 1001, generator=torch.Generator().manual_seed(5)) * 1e-3
+    x[3] = 0
+    for codec, rate in CASES:
+        shared = codec.init(x.numel(), len(x))
+        packet = codec.encode(x, shared, rate, 1)
+        out = torch.linspace(-1, 1, x.numel())
+        codec.accumulate(packet, shared, 1, out, 0.1)
+        decoded = codec.decode(packet, shared, 1)
+        found.update(repr(packet).encode() + decoded.numpy().tobytes() + out.numpy().tobytes())
+    return found.hexdigest()
+
+
+def test_codecs_give_the_same_bytes_without_kernels():
+    assert digest() == in_numpy(digest)
+
+
+def python(program, folder, **environment):
+    """A Python of its own; what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=folder, env=os.environ | environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+WITHOUT = """
+import sys
+import torch
+from fedwsq.codecs import Danuq
+Danuq().encode(torch.ones(10_000), Danuq().init(10_000), 4, 0)
+assert "numba" not in sys.modules, "loaded for nothing"
+sys.modules["numba"] = None
+import pytest
+pytest.importorskip = lambda name: None  # this file would be skipped
+import test_kernels
+print(test_kernels.digest())
+"""
+
+
+def test_without_numba_everything_works_and_gives_the_same_bytes():
+    assert python(WITHOUT, os.path.dirname(__file__)) == digest()
+
+
+ALONE = """
+import kernels, numpy
+print(kernels.usable(2**16), kernels.survey(numpy.float32([3, -4, 1]), 3).tolist())
+"""
+
+
+def test_a_cache_that_cannot_be_written_or_is_damaged_does_no_harm(tmp_path):
+    shutil.copy(kernels.__file__, tmp_path / "kernels.py")
+    cache, expected = tmp_path / "__pycache__", "True [[4.0, -9.0, 53.0]]"
+    nowhere = {"HOME": "/proc/none", "XDG_CACHE_HOME": "/proc/none", "NUMBA_CACHE_DIR": "/proc/none"}
+    cache.touch()  # a file where the folder would be
+    assert python(ALONE, tmp_path, PYTHONDONTWRITEBYTECODE="1", **nowhere) == expected
+    cache.unlink()
+    assert python(ALONE, tmp_path, NUMBA_CACHE_DIR="") == expected
+    kept = [*cache.glob("*.nbi"), *cache.glob("*.nbc")]
+    assert len(kept) == 2
+    for file in kept:
+        file.write_bytes(file.read_bytes()[:100] + b"damaged")
+        assert python(ALONE, tmp_path, NUMBA_CACHE_DIR="") == expected
+
+
+@pytest.mark.parametrize("scales", [0, 2, 4])
+def test_a_wrong_number_of_scales_never_reaches_the_loops(scales):
+    q, between = tables(levels(1))
+    x, each = np.ones(24, np.float32), np.ones(scales, np.float32)
+    with pytest.raises(ValueError, match=f"{scales} scales do not fit 24 elements in groups of 8"):
+        kernels.quantize(x, each, 8, between, 1)
+    with pytest.raises(ValueError, match=f"{scales} scales do not fit"):
+        kernels.expand(bytes(3), 1, q, each, 8, 1.0, x, add=True)
+
+
+def test_lengths_that_do_not_match_never_reach_the_loops():
+    q, one = tables(levels(1))[0], np.ones(1, np.float32)
+    with pytest.raises(ValueError, match="2 bytes are not 24 codes of 1 bits"):
+        kernels.expand(bytes(2), 1, q, one, 24, 1.0, np.ones(24, np.float32), add=True)
+    with pytest.raises(ValueError, match="3 edges do not fit in 1 bits"):
+        kernels.quantize(np.ones(24, np.float32), one, 24, np.ones(3, np.float32), 1)
+    packet = Packet(bytes(3), (1.0,), 1, 24, own_scale=True)
+    with pytest.raises(ValueError, match="1 scales do not fit 32 elements"):
+        Sign().accumulate(packet, torch.empty(0), 0, torch.zeros(32), 1.0)
+    with pytest.raises(MessageError, match="take 2 bytes, not 3"):
+        Sign().decode(packet._replace(numel=16), torch.empty(0), 0)
