@@ -112,7 +112,7 @@ def test_the_run_id_and_the_round_are_guarded_like_the_tensors(tmp_path):
 
 def test_facts_that_are_missing_or_of_another_kind_are_damage_not_a_crash(tmp_path):
     path = tmp_path / "last.safetensors"
-    for metadata in ({}, {"fedwsq": "[]"}, {"fedwsq": "{"}, {"fedwsq": '{"format": 1}'}, {"fedwsq": "null"}):
+    for metadata in ({}, {"fedwsq": "[]"}, {"fedwsq": "{"}, {"fedwsq": '{"format": 2}'}, {"fedwsq": "null"}):
         save_tensors(path, {"server/params/a": torch.ones(2)}, metadata)
         with pytest.raises(RunError, match="no usable checkpoint"):
             load_snapshot(tmp_path)
@@ -122,7 +122,7 @@ def test_another_format_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(checkpoint, "FORMAT", 9)
     save_snapshot(tmp_path, make_snapshot())
     monkeypatch.undo()
-    with pytest.raises(RunError, match="has format 9, this build reads 1"):
+    with pytest.raises(RunError, match="has format 9, this build reads 2"):
         load_snapshot(tmp_path)
 
 

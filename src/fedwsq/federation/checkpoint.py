@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from fedwsq.core.types import Channel, Params
 from fedwsq.federation.federation import Snapshot
 from fedwsq.wire import Public
 
-FORMAT = 1
+FORMAT = 2
 LAST, PREVIOUS, NEXT, DAMAGED = (f"{name}.safetensors" for name in ("last", "previous", "next", "damaged"))
 
 
@@ -28,7 +29,6 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         "format": FORMAT,
         "run": snapshot.run.hex(),
         "round": snapshot.round,
-        "accepted": {str(client): number for client, number in snapshot.accepted.items()},
         "accuracy_ema": snapshot.accuracy_ema,
         "channels": {str(client): channel for client, channel in snapshot.channels.items()},
         "tensors": list(tensors),  # safetensors sorts by name; sums over a model's tensors depend on their order
@@ -75,7 +75,7 @@ def _load(path: Path) -> Snapshot:
         plain["round"],
         _nest("server", tensors),
         _nest("shared", tensors),
-        {int(client): number for client, number in plain["accepted"].items()},
+        dict(zip(*_nest("accepted", tensors).get("", {}).get("", torch.empty(2, 0)).tolist(), strict=True)),
         plain["accuracy_ema"],
         _public(tensors),
         {int(client): Channel(*channel) for client, channel in plain.get("channels", {}).items()},
@@ -85,6 +85,9 @@ def _load(path: Path) -> Snapshot:
 def _flatten(snapshot: Snapshot) -> Params:
     """`server/params/<tensor>` and so on; vector names have no slash, tensor names may."""
     parts = {"server": snapshot.server, "shared": snapshot.shared}
+    if snapshot.accepted:  # as JSON, a hundred thousand clients would take longer than the round
+        columns = [np.fromiter(column, np.int64) for column in (snapshot.accepted, snapshot.accepted.values())]
+        parts["accepted"] = {"": {"": torch.from_numpy(np.stack(columns))}}
     if snapshot.public is not None:
         steps = snapshot.public.steps.items()
         parts["public"] = snapshot.public.vectors

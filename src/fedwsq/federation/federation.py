@@ -27,10 +27,10 @@ from fedwsq.federation.records import RoundRecord
 from fedwsq.federation.site import PLAIN, Failure, Order
 from fedwsq.federation.spool import Spool
 from fedwsq.federation.workload import Workload
-from fedwsq.wire import Kind, Message, Public, Shared, decode, encode
-from fedwsq.wire.downlink import keep_steps, missed, step_forward
+from fedwsq.wire import Kind, Message, Packets, Public, Shared, decode, encode
+from fedwsq.wire.downlink import keep_steps, missed, read_steps, step_forward
 from fedwsq.wire.link import Sides
-from fedwsq.wire.message import EVERYONE, float32_bytes
+from fedwsq.wire.message import EVERYONE, REPLY_METRICS, float32_bytes
 
 MIN_WEIGHT = 1e-6  # a client has at least one example; far less would make the mean overflow
 Progress = Callable[[int, int], None]  # clients done, clients asked
@@ -58,6 +58,7 @@ class Broadcast:
     float32_bytes: int
     public: Public | None = None
     whole: bytes = b""  # a chain's model in one piece, for those who cannot use the differences
+    steps: Mapping[int, Packets] = field(default_factory=dict)  # the differences of the rounds before
 
 
 class Asked(NamedTuple):
@@ -105,6 +106,8 @@ def first_snapshot(workload: Workload) -> Snapshot:
     plan = workload.plan
     server = plan.algorithm.init_server(workload.initial_params())
     shared = plan.uplink.init(workload.schema, plan.algorithm.sends)
+    key = Key(plan.seed, 1, 0)  # asked once, so that what cannot work is said before anything is written
+    plan.uplink.rates(key, plan.channels(key), workload.schema, shared, plan.algorithm.sends)
     return Snapshot(secrets.token_bytes(16), 0, server, shared)
 
 
@@ -136,11 +139,12 @@ class Federation:
         clients = sample(self.plan.data.clients, self.plan.clients_per_round, derive(self.plan.seed, "sample", number))
         with one_thread():  # sums over a whole model depend on the number of threads
             sent = self._broadcast(before, number)
-        asked = self._orders(before, number, clients, sent)
+        channels = self._channels(before, number, clients)
+        asked = self._orders(before, number, channels, sent)
         gathered = self._gather(before, sent.body, asked, progress)
         with one_thread():
             after = self._update(before, number, gathered, len(clients))
-        after = replace(after, public=sent.public, channels=self._measured(before, asked, gathered))
+        after = replace(after, public=sent.public, channels=self._measured(before, channels, gathered))
         scored = time.perf_counter()
         scores, client_values = self._evaluate(after)
         if scores is not None and math.isfinite(scores.value):
@@ -158,6 +162,7 @@ class Federation:
             seconds=time.perf_counter() - began,
             **self._replies(gathered, len(asked)),
             **self._times(asked, gathered),
+            channels={str(client): list(channel) for client, channel in channels.items() if channel is not None},
             **mismatch(before.shared, gathered.sides),
             **self._scores(scores, client_values, after.accuracy_ema),
         )
@@ -175,27 +180,37 @@ class Federation:
         message = replace(empty, packets=PLAIN.send(public, {}, key, (32.0,), schema).packets)
         whole = encode(message, schema)
         steps = keep_steps(before.public, number, body, len(whole))
-        return Broadcast(body, float32_bytes(message, schema), Public(public, steps), whole)
+        earlier = read_steps(before.public, schema)
+        return Broadcast(body, float32_bytes(message, schema), Public(public, steps), whole, earlier)
 
-    def _orders(self, before: Snapshot, number: int, clients: Sequence[int], sent: Broadcast) -> dict[int, Asked]:
+    def _channels(self, before: Snapshot, number: int, clients: Sequence[int]) -> dict[int, Channel | None]:
+        """Each client's channel: what it measured, if the plan goes by that, or what the plan says."""
+        keys = {client: Key(self.plan.seed, number, client) for client in clients}
+        return {client: before.channels.get(client) or self.plan.channels(key) for client, key in keys.items()}
+
+    def _orders(
+        self, before: Snapshot, number: int, channels: Mapping[int, Channel | None], sent: Broadcast
+    ) -> dict[int, Asked]:
         """The head for each client, in client order; a client that the bit policy grants nothing sits out."""
         asked: dict[int, Asked] = {}
-        for client in clients:
+        metrics = (*REPLY_METRICS, "up_bytes_per_second") if isinstance(self.plan.channels, Measured) else REPLY_METRICS
+        for client, channel in channels.items():
             key, accepted = Key(self.plan.seed, number, client), before.accepted.get(client, 0)
             # Random, not derived: a reply to an earlier attempt at this round must not pass for a new one.
             nonce = secrets.token_bytes(16)
             message = Message(Kind.ORDER, key, before.run, nonce, accepted=accepted, rates=(1.0,))
             instead = b""
             if sent.public is not None:
-                missing = missed(sent.public, accepted, number, self.schema)
+                missing = missed(sent.steps, accepted, number)
                 message = replace(message, packets=missing or {})
                 if missing is None or len(encode(message, self.schema)) + len(sent.body) >= len(sent.whole):
                     message, instead = replace(message, packets={}), sent.whole
             down = len(instead or sent.body) + len(encode(message, self.schema))
-            channel = before.channels.get(client) or self.plan.channels(key)
-            steps = self.plan.training.steps(len(self.workload.split[client]))
+            examples = len(self.workload.split[client])
+            steps = self.plan.training.steps(examples)
             ready = download_seconds(channel, down) + compute_seconds(channel, steps) if channel else 0.0
-            rates = self.plan.uplink.rates(key, channel, self.schema, before.shared, self.plan.algorithm.sends, ready)
+            sends = self.plan.algorithm.sends
+            rates = self.plan.uplink.rates(key, channel, self.schema, before.shared, sends, ready, metrics)
             if rates is None:
                 continue
             message = replace(message, rates=rates)
@@ -204,8 +219,8 @@ class Federation:
                 len(instead or sent.body) + len(head),
                 float32_bytes(replace(message, packets={}), self.schema),
             )
-            order = Order(key, head, instead)
-            asked[client] = Asked(message, order, down, sent.float32_bytes + plain, channel, steps)
+            order = Order(key, head, instead, examples)
+            asked[client] = Asked(replace(message, packets={}), order, down, sent.float32_bytes + plain, channel, steps)
         return asked
 
     def _gather(self, before: Snapshot, body: bytes, asked: Mapping[int, Asked], progress: Progress | None) -> Gathered:
@@ -254,9 +269,9 @@ class Federation:
         gathered.uplink_bytes += len(payload)
         gathered.lengths[client] = len(payload)
         gathered.uplink_bytes_float32 += float32_bytes(message, self.schema)
-        for vector, packets in message.packets.items():
-            for name, packet in packets.items():
-                gathered.sides.setdefault(vector, {}).setdefault(name, []).append(packet.side)
+        for vector, states in before.shared.items():  # other side values have done their work
+            for name in states:
+                gathered.sides.setdefault(vector, {}).setdefault(name, []).append(message.packets[vector][name].side)
         gathered.replies.append(replace(message, packets={}))
         gathered.seconds += time.perf_counter() - began
 
@@ -319,16 +334,19 @@ class Federation:
             "codec_seconds": sum(metric("codec_seconds")) + gathered.seconds,
         }
 
-    def _measured(self, before: Snapshot, asked: Mapping[int, Asked], gathered: Gathered) -> dict[int, Channel]:
-        """What clients said of their own links, if the plan goes by that."""
+    def _measured(
+        self, before: Snapshot, channels: Mapping[int, Channel | None], gathered: Gathered
+    ) -> dict[int, Channel]:
+        """What clients said of their own links, if the plan goes by that. Who did not reply is guessed again."""
         if not isinstance(self.plan.channels, Measured):
             return before.channels
-        channels = dict(before.channels)
+        # Else a client that once was too slow would sit out, never upload, and so never be found faster.
+        kept = {client: channel for client, channel in before.channels.items() if client not in channels}
         for message in gathered.replies:
-            known = asked[message.key.client].channel
+            known = channels[message.key.client]
             assert known is not None  # the plan has channels
-            channels[message.key.client] = observed(known, message.metrics)
-        return channels
+            kept[message.key.client] = observed(known, message.metrics)
+        return kept
 
     def _times(self, asked: Mapping[int, Asked], gathered: Gathered) -> dict[str, Any]:
         """The part of a record that comes from the channels: how long the slowest client took."""
@@ -346,8 +364,7 @@ class Federation:
             return {}
         slowest = max(times.values(), key=sum)
         parts = dict(zip(("download_seconds", "compute_seconds", "upload_seconds"), slowest, strict=True))
-        channels = {str(client): list(each.channel) for client, each in asked.items() if each.channel is not None}
-        return {"simulated_seconds": sum(slowest), **parts, "channels": channels}
+        return {"simulated_seconds": sum(slowest), **parts}
 
     def _scores(self, scores: Scores | None, clients: Tensor | None, ema: float | None) -> dict[str, Any]:
         """The part of a record that comes from evaluation."""

@@ -31,6 +31,7 @@ class Order(NamedTuple):
     key: Key
     head: bytes
     body: bytes = b""
+    cost: int = 0  # the client's examples: whoever takes longest is best begun first
 
 
 class Reply(NamedTuple):
@@ -72,10 +73,10 @@ class Site:
             self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
             store = Path(self._temporary.name)
         self.store = ClientStore(store, workload.plan.checkpoint_every)
-        self._received: list[tuple[bytes, Received]] = []  # the last broadcasts
+        self._received: list[tuple[bytes | memoryview, Received]] = []  # the last broadcasts
         self.uploads: dict[int, float] = {}  # client -> bytes a second of its last upload, if the transport measures it
 
-    def serve(self, body: bytes, order: Order) -> Reply:
+    def serve(self, body: bytes | memoryview, order: Order) -> Reply:
         """Train for one client and answer with its coded update."""
         plan, schema = self.workload.plan, self.workload.schema
         received = self.receive(order.body or body, plan.downlink)
@@ -105,15 +106,16 @@ class Site:
         )  # fmt: skip
         return Reply(asked.key, encode(reply, schema))
 
-    def receive(self, body: bytes, link: Link) -> Received:
+    def receive(self, body: bytes | memoryview, link: Link) -> Received:
         """Decode a broadcast; the last one is kept, as all clients of a round share it, or two of a chain."""
         for known, received in self._received:
-            if known == body:
+            if known is body or known == body:  # comparing mapped memory with itself is not free
                 return received
         schema, plan = self.workload.schema, self.workload.plan
         message = decode(body, schema, Kind.BROADCAST)
         if link is not PLAIN:
             plan.uplink.check_states(message.states, plan.algorithm.sends, schema)
+            self._require_names(message.packets)
         chained = isinstance(link, Downlink) and link.chained
         vectors, steps = (message.packets, {}) if not chained or "params" in message.packets else ({}, message.packets)
         carrier = PLAIN if chained else link  # a chain's whole model travels as it is
@@ -123,7 +125,7 @@ class Site:
         self._received = [*self._received[-1:], (body, received)] if chained else [(body, received)]
         return received
 
-    def evaluate(self, body: bytes, start: int) -> Scores:
+    def evaluate(self, body: bytes | memoryview, start: int) -> Scores:
         """Score the broadcast model on the evaluation batch that starts there."""
         load(self.model, self.receive(body, PLAIN).vectors["params"])
         self.model.eval()
@@ -134,6 +136,18 @@ class Site:
         plan, classes = self.workload.plan, self.workload.dataset.classes
         with autocast(self.device, plan.training.precision):
             return score(self.model, x, y, classes, plan.training.criterion, plan.metric)
+
+    def _require_names(self, packets: Packets) -> None:
+        """Refuse a broadcast of other vectors than the algorithm sends down; a chain's first step has none."""
+        names = {name.partition(" ")[2] or name for name in packets}
+        if names != self._vectors and (names or not self.workload.plan.downlink.chained):
+            raise MessageError(f"the broadcast carries {sorted(names)}, expected {sorted(self._vectors)}")
+
+    @cached_property
+    def _vectors(self) -> set[str]:
+        """The vectors that the algorithm sends down."""
+        algorithm = self.workload.plan.algorithm
+        return set(algorithm.broadcast(algorithm.init_server(self.workload.initial_params())))
 
     def _memory(self, asked: Message) -> dict[str, State]:
         """What the client remembers of the last round accepted from it: the algorithm's memory, residuals, model."""
@@ -150,7 +164,7 @@ class Site:
     def _remembers(self) -> bool:
         """Whether clients of this plan keep anything between rounds."""
         plan = self.workload.plan
-        feedback = plan.uplink.error_feedback and not plan.uplink.lossless
+        feedback = plan.uplink.error_feedback and plan.uplink.loses(self.workload.schema)
         return feedback or plan.downlink.chained or bool(plan.algorithm.init_client(self.workload.initial_params()))
 
     def _start(self, received: Received, asked: Message, memory: dict[str, State]) -> Vectors:

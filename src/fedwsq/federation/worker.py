@@ -1,20 +1,24 @@
 """The other end of `inprocess.Pool`: `python -m fedwsq.federation.worker FD PARENT` serves until its pipe closes."""
 
 import contextlib
+import ctypes
 import json
+import mmap
 import os
 import sys
 import threading
 import time
 import tomllib
+from collections import deque
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
 from pathlib import Path
 
 import torch
 
 from fedwsq.config import make_plan
 from fedwsq.core.types import Key
-from fedwsq.federation.inprocess import attempt, reason, write_scores
+from fedwsq.federation.inprocess import HELD, Answer, attempt, reason, write_scores
 from fedwsq.federation.site import Failure, Order, Site
 from fedwsq.federation.workload import build_workload
 
@@ -23,19 +27,35 @@ def main(fd: int, parent: int) -> None:
     """Set up once, then answer frames."""
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
-    pipe = Connection(fd)
+    pipe, bodies = Connection(fd), deque[memoryview](maxlen=HELD)
     with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone, or has no use for us any more
-        site, body = _site(pipe.recv_bytes()[1:]), b""
+        site = _site(pipe.recv_bytes()[1:])
         while True:
             frame = pipe.recv_bytes()
             if frame[:1] == b"P":
                 site = _site(frame[1:])
             elif frame[:1] == b"B":
-                body = frame[1:]
+                bodies.append(_map(recv_handle(pipe), int(frame[1:])))
+                _trim()
             elif frame[:1] == b"E":
-                pipe.send_bytes(_evaluate(site, body, int(frame[1:])))
+                _answer(pipe, *_evaluate(site, bodies[frame[1]], int(frame[2:])))
             else:
-                _serve(pipe, site, body, frame[1:])
+                _serve(pipe, site, bodies[frame[1]], frame[2:])
+
+
+def _map(descriptor: int, length: int) -> memoryview:
+    """A broadcast as the parent wrote it: the same pages for all workers."""
+    try:
+        return memoryview(mmap.mmap(descriptor, length, prot=mmap.PROT_READ) if length else b"")
+    finally:
+        os.close(descriptor)
+
+
+def _trim() -> None:
+    """Hand back what training kept for its next step (`inprocess.MALLOC`): another kind of work may follow."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
 
 
 def _site(setup: bytes) -> Site:
@@ -44,21 +64,26 @@ def _site(setup: bytes) -> Site:
     return Site(workload, torch.device(plain["device"]), Path(plain["store"]) if plain["store"] else None)
 
 
-def _evaluate(site: Site, body: bytes, start: int) -> bytes:
+def _evaluate(site: Site, body: memoryview, start: int) -> Answer:
     try:
-        return b"S" + write_scores(site.evaluate(body, start))
+        return b"S", write_scores(site.evaluate(body, start))
     except Exception as error:
-        return b"F" + reason(error).encode()
+        return b"F", reason(error).encode()
 
 
-def _serve(pipe: Connection, site: Site, body: bytes, head: bytes) -> None:
+def _serve(pipe: Connection, site: Site, body: memoryview, head: bytes) -> None:
     answer = attempt(site, body, Order(Key(0, 0, 0), head))
     if isinstance(answer, Failure):
-        pipe.send_bytes(b"F" + answer.reason.encode())
+        _answer(pipe, b"F", answer.reason.encode())
         return
     began = time.perf_counter()
-    pipe.send_bytes(b"R" + answer.payload)
+    _answer(pipe, b"R", answer.payload)
     site.uploads[answer.key.client] = len(answer.payload) / max(time.perf_counter() - began, 1e-9)
+
+
+def _answer(pipe: Connection, tag: bytes, payload: bytes) -> None:
+    pipe.send_bytes(tag)
+    pipe.send_bytes(payload)  # by itself: a payload may be long, and is not copied
 
 
 def _end_with_parent(parent: int) -> None:

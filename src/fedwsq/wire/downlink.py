@@ -10,7 +10,7 @@ from fedwsq.codecs import Fixed
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.tree import add, sub
 from fedwsq.core.types import Key, Vectors
-from fedwsq.wire.link import Link, only_rate
+from fedwsq.wire.link import Link, as_sent, only_rate
 from fedwsq.wire.message import EVERYONE, MAX_VECTORS, Kind, Packets, Schema, decode
 
 MAX_STEPS = MAX_VECTORS // 2  # differences that an order carries at most
@@ -34,6 +34,10 @@ class Downlink(Link):
             raise ConfigError(f"downlink mode is {self.mode!r}; it can be model, chain")
         if not isinstance(self.bits, Fixed):
             raise ConfigError("downlink.bits must be one number: a broadcast is the same for everyone")
+        if self.mode == "chain" and self.lossless:
+            raise ConfigError("downlink.mode = chain codes differences and needs a codec, such as downlink.codec=danuq")
+        if self.mode == "chain":
+            self.require_contraction("downlink.mode = chain")
         if self.error_feedback:
             raise ConfigError(
                 "downlink.error_feedback has no meaning: mode = chain makes up for what was lost, model has no memory"
@@ -48,7 +52,7 @@ class Downlink(Link):
     def rate(self) -> tuple[float, ...]:
         """The rate of every broadcast, as an order would carry it."""
         fixed = only_rate(self.codec)
-        return (self.bits.bits if fixed is None and isinstance(self.bits, Fixed) else fixed or 32.0,)
+        return (as_sent(self.bits.bits if fixed is None and isinstance(self.bits, Fixed) else fixed or 32.0),)
 
 
 class Public(NamedTuple):
@@ -78,7 +82,8 @@ def apply_step(link: Downlink, vectors: Vectors, packets: Packets, key: Key, sch
 def rebuild(link: Downlink, held: Vectors, steps: Packets, first: int, last: int, seed: int, schema: Schema) -> Vectors:
     """The public model of round `last` from the one held after round `first`, and the differences in between."""
     by_round = split_by_round(steps)
-    if sorted(by_round) != list(range(first + 1, last + 1)):
+    # The number first: a round from elsewhere may be any, and a range of that many is not made.
+    if len(by_round) != last - first or sorted(by_round) != list(range(first + 1, last + 1)):
         raise MessageError(f"differences of rounds {sorted(by_round)}, expected {first + 1} to {last}")
     for number in range(first + 1, last + 1):
         link.check(by_round[number], tuple(held), link.rate, schema)
@@ -88,16 +93,21 @@ def rebuild(link: Downlink, held: Vectors, steps: Packets, first: int, last: int
     return held
 
 
-def missed(public: Public, accepted: int, last: int, schema: Schema) -> Packets | None:
+def missed(steps: Mapping[int, Packets], accepted: int, last: int) -> Packets | None:
     """The differences of the rounds after `accepted`, before `last`, if they are all at hand and few enough."""
     rounds = range(accepted + 1, last)
-    vectors = len(public.vectors)
-    if not accepted or any(number not in public.steps for number in rounds) or len(rounds) * vectors > MAX_STEPS:
+    if not accepted or any(number not in steps for number in rounds):
         return None
     found: Packets = {}
     for number in rounds:
-        found |= decode(public.steps[number], schema, Kind.BROADCAST).packets
-    return found
+        found |= steps[number]
+    return found if len(found) <= MAX_STEPS else None
+
+
+def read_steps(public: Public | None, schema: Schema) -> dict[int, Packets]:
+    """The differences at hand, decoded."""
+    steps = public.steps.items() if public is not None else ()
+    return {number: decode(body, schema, Kind.BROADCAST).packets for number, body in steps}
 
 
 def keep_steps(public: Public | None, number: int, body: bytes, whole_bytes: int) -> Mapping[int, bytes]:
@@ -123,7 +133,7 @@ def split_by_round(packets: Packets) -> dict[int, Packets]:
     found: dict[int, Packets] = {}
     for name, tensors in packets.items():
         number, _, vector = name.partition(" ")
-        if not (number.isascii() and number.isdigit() and vector):
+        if not (number.isascii() and number.isdigit() and str(int(number)) == number and vector):
             raise MessageError(f"vector {name!r} is not named after a round")
         found.setdefault(int(number), {})[vector] = tensors
     return found

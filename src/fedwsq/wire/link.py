@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -17,9 +17,10 @@ from fedwsq.codecs.measure import normal_error
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Channel, Key, Rate, Shapes, Vectors
-from fedwsq.wire.message import ENTRY_BYTES, EVERYONE, Packets, Schema, Shared, reply_overhead
+from fedwsq.wire.message import ENTRY_BYTES, EVERYONE, REPLY_METRICS, Packets, Schema, Shared, reply_overhead
 
 T = TypeVar("T")
+NOTHING = torch.empty(0)  # the shared state of a tensor that has none
 Sides = dict[str, dict[str, list[tuple[float, ...]]]]  # vector -> tensor -> the side values of every accepted packet
 
 
@@ -70,16 +71,36 @@ class Link:
         if only_rate(self.rest) is None:
             raise ConfigError("rest needs a codec with a single rate: float32, float16 or danuq8")
         rate = only_rate(self.codec)
-        if rate is not None:
+        if rate is not None and isinstance(self.bits, Fixed):
             object.__setattr__(self, "bits", Fixed(rate))
-        else:  # a policy says what it may grant, if it knows beforehand
-            for granted in (self.bits.bits,) if isinstance(self.bits, Fixed) else getattr(self.bits, "choices", ()):
-                self._require_rate(granted)
+        elif rate is not None and hasattr(self.bits, "choices"):
+            object.__setattr__(self, "bits", replace(self.bits, choices=(rate,)))  # type: ignore[type-var]
+        for granted in self._foreseen():
+            self._require_rate(granted)
+        if self.error_feedback:
+            self.require_contraction("error_feedback")
+
+    def require_contraction(self, what: str) -> None:
+        """Refuse codes that lose more than there is: what they lost would be coded again, and grow."""
+        for codec, rates in ((self.codec, self._foreseen()), (self.rest, (only_rate(self.rest),))):
+            for rate in rates:
+                lost = normal_error(codec, rate) if rate is not None else 0.0  # type: ignore[arg-type]
+                if lost >= 1:
+                    name = type(codec).__name__.lower()
+                    raise ConfigError(
+                        f"{what} needs a code that loses less than it is given; {name} at {rate:g} bits loses "
+                        f"{lost:.3g} times that on normal data: use more bits, or a codec such as sign, danuq or eden"
+                    )
+
+    def _foreseen(self) -> tuple[Rate, ...]:
+        """What the policy may grant, where it says so beforehand."""
+        choices: tuple[Rate, ...] = getattr(self.bits, "choices", ())
+        return (self.bits.bits,) if isinstance(self.bits, Fixed) else choices
 
     def coded(self, schema: Schema) -> frozenset[str]:
         """The tensors that `codec` takes."""
         names = SELECTS[self.select](schema.shapes)
-        if not names and only_rate(self.codec) is None:
+        if not names and not isinstance(self.codec, Float32):
             raise ConfigError(
                 f'select = "{self.select}" chooses no tensor of this model, so nothing would be coded; '
                 'use "weights" or "all"'
@@ -102,6 +123,11 @@ class Link:
         """Whether everything arrives as it was sent."""
         return isinstance(self.codec, Float32) and isinstance(self.rest, Float32)
 
+    def loses(self, schema: Schema) -> bool:
+        """Whether any tensor may arrive changed."""
+        coded = self.coded(schema)
+        return any(not isinstance(self.codec if name in coded else self.rest, Float32) for name in schema.names)
+
     def rates(
         self,
         key: Key,
@@ -110,6 +136,7 @@ class Link:
         shared: Shared,
         vectors: tuple[str, ...] = ("delta",),
         seconds_before_upload: float = 0.0,
+        metrics: tuple[str, ...] = REPLY_METRICS,
     ) -> tuple[Rate, ...] | None:
         """What the bit policy grants this client, as an order carries it; None when it sits out."""
         coded = self.coded(schema)
@@ -120,7 +147,7 @@ class Link:
                 {name: size for name, size in schema.sizes.items() if name in coded},
                 shared.get("delta", {}),
                 self.codec.rates,
-                lambda rates: self.reply_bytes(rates, vectors, schema),
+                lambda rates: self.reply_bytes(rates, vectors, schema, metrics),
                 lambda rate: normal_error(self.codec, rate),  # type: ignore[arg-type]  # codecs are frozen dataclasses
                 seconds_before_upload,
             )
@@ -139,14 +166,20 @@ class Link:
         assert rest is not None  # __post_init__ saw to it
         return tuple(as_sent(granted.get(name, rest)) for name in schema.names)
 
-    def reply_bytes(self, rates: Rate | Mapping[str, Rate], vectors: tuple[str, ...], schema: Schema) -> int:
+    def reply_bytes(
+        self,
+        rates: Rate | Mapping[str, Rate],
+        vectors: tuple[str, ...],
+        schema: Schema,
+        metrics: tuple[str, ...] = REPLY_METRICS,
+    ) -> int:
         """The length of a whole reply at these rates; an upper bound where the code's length depends on the data."""
         coded, tensors = self.coded(schema), 0
         for name, shape in schema.shapes.items():
             codec, size = self.codec if name in coded else self.rest, schema.sizes[name]
             rate = only_rate(codec) or (rates[name] if isinstance(rates, Mapping) else rates)
             tensors += entry_bytes(codec, size, rows_of(shape), rate)  # type: ignore[arg-type]
-        return reply_overhead(vectors) + len(vectors) * tensors
+        return reply_overhead(vectors, metrics) + len(vectors) * tensors
 
     def mean_bits(self, rates: tuple[Rate, ...], schema: Schema) -> float:
         """Bits a coded parameter at the granted rates."""
@@ -169,9 +202,8 @@ class Link:
         packets: Packets = {vector: {} for vector in vectors}
         left: Vectors = {vector: {} for vector in vectors} if self.error_feedback else {}
         lost = energy = 0.0
-        for vector, name, codec, x in self._walk(vectors, schema):
-            rate = only_rate(codec) or rates[0 if len(rates) == 1 else schema.names.index(name)]
-            state, seed = _state(shared, vector, name), _seed(key, vector, name)
+        for vector, name, codec, rate, x in self._walk(vectors, schema, rates):
+            state, seed = _state(shared, vector, name), _seed(codec, key, vector, name)
             x = x.detach().to("cpu", torch.float32).contiguous()
             if residuals and name in residuals.get(vector, {}):
                 x = x + residuals[vector][name]
@@ -194,9 +226,8 @@ class Link:
         """Refuse packets that this link, asked for these vectors at these rates, would not have sent."""
         if tuple(packets) != vectors:
             raise MessageError(f"message carries {list(packets)}, expected {list(vectors)}")
-        for vector, name, codec, packet in self._walk(packets, schema):
+        for vector, name, codec, rate, packet in self._walk(packets, schema, rates):
             what = f"tensor {name} of {vector!r}"
-            rate = only_rate(codec) or rates[0 if len(rates) == 1 else schema.names.index(name)]
             if packet.codec != codec.wire_id:
                 raise MessageError(f"{what}: codec id {packet.codec}, this link uses {codec.wire_id}")
             if packet.rate != rate:
@@ -223,8 +254,8 @@ class Link:
     def receive(self, packets: Packets, shared: Shared, key: Key, schema: Schema) -> Vectors:
         """Decode what the other end sent."""
         vectors: Vectors = {vector: {} for vector in packets}
-        for vector, name, codec, packet in self._walk(packets, schema):
-            flat = codec.decode(packet, _state(shared, vector, name), _seed(key, vector, name))
+        for vector, name, codec, _, packet in self._walk(packets, schema):
+            flat = codec.decode(packet, _state(shared, vector, name), _seed(codec, key, vector, name))
             vectors[vector][name] = flat.reshape(schema.shapes[name])
         return vectors
 
@@ -232,8 +263,8 @@ class Link:
         self, packets: Packets, shared: Shared, key: Key, out: Vectors, weight: float, schema: Schema
     ) -> None:
         """`out += weight * received`, tensor by tensor: at most one tensor is ever unpacked."""
-        for vector, name, codec, packet in self._walk(packets, schema):
-            state, seed = _state(shared, vector, name), _seed(key, vector, name)
+        for vector, name, codec, _, packet in self._walk(packets, schema):
+            state, seed = _state(shared, vector, name), _seed(codec, key, vector, name)
             codec.accumulate(packet, state, seed, out[vector][name].view(-1), weight)
 
     def fold(self, shared: Shared, sides: Sides) -> Shared:
@@ -245,12 +276,19 @@ class Link:
             for vector, tensors in shared.items()
         }
 
-    def _walk(self, vectors: Mapping[str, Mapping[str, T]], schema: Schema) -> Iterator[tuple[str, str, Codec, T]]:
-        """Every tensor of every vector in the schema's order, with the codec that is in charge of it."""
+    def _walk(
+        self, vectors: Mapping[str, Mapping[str, T]], schema: Schema, rates: tuple[Rate, ...] = (0.0,)
+    ) -> Iterator[tuple[str, str, Codec, Rate, T]]:
+        """Every tensor of every vector in the schema's order, with the codec in charge of it and its rate."""
         coded = self.coded(schema)
+        granted = rates if len(rates) > 1 else rates * len(schema.names)
+        own, rest = only_rate(self.codec), only_rate(self.rest)
         for vector, tensors in vectors.items():
-            for name in schema.names:
-                yield vector, name, self.codec if name in coded else self.rest, tensors[name]
+            for name, rate in zip(schema.names, granted, strict=True):
+                if name in coded:
+                    yield vector, name, self.codec, own or rate, tensors[name]
+                else:
+                    yield vector, name, self.rest, rest or rate, tensors[name]
 
     def _require_rate(self, rate: Rate) -> None:
         offered = self.codec.rates
@@ -289,12 +327,14 @@ def _offer(rates: frozenset[int] | tuple[float, float]) -> str:
 
 
 def _state(shared: Shared, vector: str, name: str) -> Tensor:
-    return shared.get(vector, {}).get(name, torch.empty(0))
+    return shared.get(vector, {}).get(name, NOTHING)
 
 
 def _numbers(shared: Shared) -> dict[str, dict[str, int]]:
     return {vector: {name: x.numel() for name, x in tensors.items()} for vector, tensors in shared.items()}
 
 
-def _seed(key: Key, vector: str, name: str) -> int:
+def _seed(codec: Codec, key: Key, vector: str, name: str) -> int:
+    if isinstance(codec, Float32):  # draws nothing
+        return 0
     return derive(key.seed, "codec", key.round, key.client, vector, name)

@@ -112,13 +112,13 @@ def encode(message: Message, schema: Schema) -> bytes:
         parts += [_name_bytes(vector), _COUNT.pack(len(schema.names))]
         for name in schema.names:
             parts += _packet_bytes(packets[name])
-    body = b"".join(parts)
+    length = HEADER_BYTES + sum(map(len, parts)) + CHECKSUM_BYTES
     header = _HEADER.pack(
-        MAGIC, VERSION, message.kind, 0, HEADER_BYTES + len(body) + CHECKSUM_BYTES,
+        MAGIC, VERSION, message.kind, 0, length,
         schema.digest, message.run, message.nonce, *message.key, message.accepted, message.weight, message.error,
         len(message.rates), len(message.metrics), len(message.states), len(message.packets),
     )  # fmt: skip
-    return b"".join((header, body, _checksum(header, body)))
+    return b"".join((header, *parts, _checksum(header, *parts)))
 
 
 def float32_bytes(message: Message, schema: Schema) -> int:
@@ -129,13 +129,15 @@ def float32_bytes(message: Message, schema: Schema) -> int:
     return HEADER_BYTES + 4 * len(message.rates) + metrics + vectors + CHECKSUM_BYTES
 
 
-def reply_overhead(vectors: tuple[str, ...]) -> int:
-    """The bytes of a reply besides its tensors, when its metrics are the usual ones."""
-    named = sum(1 + len(name.encode()) + 8 for name in REPLY_METRICS)
+def reply_overhead(vectors: tuple[str, ...], metrics: tuple[str, ...] = REPLY_METRICS) -> int:
+    """The bytes of a reply besides its tensors."""
+    named = sum(1 + len(name.encode()) + 8 for name in metrics)
     return HEADER_BYTES + named + sum(1 + len(name.encode()) + _COUNT.size for name in vectors) + CHECKSUM_BYTES
 
 
-def decode(data: bytes, schema: Schema | None, kind: Kind | None = None, run: bytes | None = None) -> Message:
+def decode(
+    data: bytes | memoryview, schema: Schema | None, kind: Kind | None = None, run: bytes | None = None
+) -> Message:
     """Read a message, or raise `MessageError` saying which field is wrong.
 
     Without a schema the structure is checked and tensors are named by position (`fedwsq inspect`).
@@ -165,7 +167,7 @@ def decode(data: bytes, schema: Schema | None, kind: Kind | None = None, run: by
     )  # fmt: skip
 
 
-def _open(data: bytes) -> tuple[Any, ...]:
+def _open(data: bytes | memoryview) -> tuple[Any, ...]:
     """Check magic, version, length and checksum, and unpack the header."""
     if len(data) < HEADER_BYTES + CHECKSUM_BYTES:
         raise MessageError(f"truncated: {len(data)} bytes, a message has at least {HEADER_BYTES + CHECKSUM_BYTES}")
@@ -252,12 +254,12 @@ def _read_packets(reader: "_Reader", schema: Schema | None, vector: str) -> dict
     if count != len(schema.names):
         raise MessageError(f"vector {vector!r} has {count} tensors, the schema has {len(schema.names)}")
     return {
-        name: _read_packet(reader, vector, name, schema.sizes[name])._replace(rows=rows_of(shape))
+        name: _read_packet(reader, vector, name, schema.sizes[name], rows_of(shape))
         for name, shape in schema.shapes.items()
     }
 
 
-def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None) -> Packet:
+def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None, rows: int = 1) -> Packet:
     what = f"tensor {name} of {vector!r}"
     codec, flags, rate, sides, length = reader.unpack(_ENTRY, what)
     if flags & ~_OWN_SCALE:
@@ -273,7 +275,7 @@ def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None) ->
         for value in side:
             _require_scale(f"scale of {what}", value)
     code = reader.take(length, f"code of {what}")
-    return Packet(bytes(code), side, rate, -1 if size is None else size, bool(flags & _OWN_SCALE), codec)
+    return Packet(bytes(code), side, rate, -1 if size is None else size, bool(flags & _OWN_SCALE), codec, rows)
 
 
 class _Reader:
@@ -296,7 +298,7 @@ class _Reader:
         return layout.unpack(self.take(layout.size, what))
 
     def floats(self, count: int, what: str) -> tuple[float, ...]:
-        return tuple(np.frombuffer(self.take(4 * count, what), "<f4").tolist())
+        return tuple(np.frombuffer(self.take(4 * count, what), "<f4").tolist()) if count else ()
 
     def name(self, what: str) -> str:
         (length,) = self.take(1, f"name of a {what}")
@@ -324,7 +326,8 @@ def _name_bytes(name: str) -> bytes:
 def _packet_bytes(packet: Packet) -> list[bytes]:
     flags = _OWN_SCALE if packet.own_scale else 0
     entry = _ENTRY.pack(packet.codec, flags, packet.rate, len(packet.side), len(packet.code))
-    return [entry, np.asarray(packet.side, "<f4").tobytes(), packet.code]
+    side = np.asarray(packet.side, "<f4").tobytes() if packet.side else b""
+    return [entry, side, packet.code]
 
 
 def _require_scale(what: str, value: float, limit: float = MAX_MAGNITUDE) -> None:
