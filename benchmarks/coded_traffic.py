@@ -6,7 +6,7 @@ Feedback and accuracy: ResNet-8 with weight standardization on the first 10,000 
 round, Dirichlet 0.3, one epoch of ten batches of 50 a client, 20 rounds; three seeds. Feedback also with all of 5
 clients, 500 images each, and every tensor coded. Accuracy, on 5,000 images, is the mean of rounds 15 and 20. The uplink
 is DANUQ at 4 bits unless the table says otherwise. Participation: the digits and the network of the quick start over
-100 clients, 20 rounds. Runs that are in OUT are not run again.
+100 clients, two batches each, 20 rounds. Runs that are in OUT are not run again.
 """
 
 import argparse
@@ -55,11 +55,13 @@ def cut(root: str, train_images: int) -> fedwsq.Dataset:
     return replace(whole, train=train, test=test)
 
 
-FEEDBACK_ALL = {
+FEEDBACK_LITTLE = {"training.epochs": 1, "training.batches_per_epoch": 2}
+ALL = {
     "float32": {"uplink": {"codec": "float32"}},
     "sign of everything": {"uplink": {"codec": "sign", "select": "all"}},
     "sign of everything with error feedback": {"uplink": {"codec": "sign", "select": "all", "error_feedback": True}},
 }
+LITTLE = {"training.epochs": 1, "training.batches_per_epoch": 2}
 ALL = {"data.name": "coded_traffic:quarter_of_the_part", "data.clients": 5}
 
 
@@ -112,7 +114,14 @@ def participation(out: Path) -> list[str]:
     ]
     for count in (5, 50, 100):
         for name, settings in DOWNLINKS.items():
-            plan = {"data.clients": 100, "clients_per_round": count, "rounds": 20, "eval_every": 20, **settings}
+            plan = {
+                "data.clients": 100,
+                "clients_per_round": count,
+                "rounds": 20,
+                "eval_every": 20,
+                **LITTLE,
+                **settings,
+            }
             rows = run("quickstart", plan, out / f"participation-{count}-{name}".replace(" ", ""))
             asked = sum(row["sampled"] - row["sat_out"] for row in rows)
             sent, plain = (sum(row[key] for row in rows) for key in ("downlink_bytes", "downlink_bytes_float32"))

@@ -194,6 +194,8 @@ def test_a_step_of_the_wrong_rate_is_refused():
     ("settings", "says"),
     [
         ({"downlink.mode": "chian"}, "did you mean chain"),
+        ({"downlink.mode": "chain"}, "needs a codec, such as downlink.codec=danuq"),
+        ({"downlink": {"codec": "uq", "bits": 1, "mode": "chain"}}, "chain needs a code that loses less"),
         ({"downlink.codec": "danuq", "downlink.bits": "per_round"}, "downlink.bits must be one number"),
         ({"downlink.codec": "danuq", "downlink.bits": 4, "downlink.error_feedback": True}, "mode = chain makes up"),
     ],
@@ -205,7 +207,35 @@ def test_settings_that_make_no_sense(settings, says):
 
 def test_the_default_codes_nothing():
     assert Downlink().lossless
-    assert not Downlink(mode="chain").chained
+    assert not Downlink().chained
+
+
+@pytest.mark.parametrize("mode", ["model", "chain"])
+@pytest.mark.parametrize(("codec", "bits"), [("ecq", 0.3), ("ecq", 0.1), ("topk", 0.7)])
+def test_a_rate_that_float32_cannot_hold_goes_down_too(codec, bits, mode):
+    downlink = {"codec": codec, "bits": bits, "mode": mode, "select": "all"}
+    server, _ = federate(tiny(rounds=3, downlink=downlink, **WHOLE_COHORT))
+    assert [server.step().failures for _ in range(2)] == [{}, {}]
+
+
+def test_a_round_from_elsewhere_is_not_counted_up_to():
+    server, site = federate(tiny(rounds=3, **CHAIN, **WHOLE_COHORT))
+    server.step(), server.step()
+    steps = decode(server.snapshot.public.steps[2], server.schema).packets
+    with pytest.raises(MessageError, match="expected 2 to 1000000000000000000"):
+        rebuild(server.plan.downlink, held(site, 0, 1), steps, 1, 10**18, 0, server.schema)
+    with pytest.raises(MessageError, match="'02 params' is not named after a round"):
+        rebuild(server.plan.downlink, held(site, 0, 1), {"02 params": steps["2 params"]}, 1, 2, 0, server.schema)
+
+
+def test_a_broadcast_of_other_vectors_is_refused():
+    server, site = federate(tiny(rounds=2))
+    server.step()
+    order, body = next(iter(server.backend.sent.values()))
+    message = decode(body, server.schema)
+    for packets in ({}, {"control": message.packets["params"]}, {**message.packets, "more": message.packets["params"]}):
+        (answer,) = Serial(site).dispatch(encode(replace(message, packets=packets), server.schema), [order])
+        assert "the broadcast carries" in answer.reason
 
 
 def test_two_vectors_go_down_a_chain():

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedwsq.core.errors import FedwsqError
 from fedwsq.federation.federation import Federation
 from fedwsq.federation.inprocess import Serial
 from fedwsq.federation.run import Run
@@ -118,6 +119,52 @@ def test_measured_links_are_recorded_and_replayed_exactly(tmp_path):
         second = run.go()
     assert second.weights == first.weights
     assert [row["channels"] for row in rows(tmp_path / "replay")] == channels
+
+
+def test_a_replay_knows_who_sat_out(tmp_path):
+    drawn = {"channels": {"name": "lognormal", "fading": 2.0, "up_bytes_per_second": 20_000.0}}
+    policy = {"uplink.bits": {"name": "bandwidth", "deadline_seconds": 1.5}, "rounds": 5}
+    with Run.create(tiny(**drawn, **policy), tmp_path / "drawn", workers=1) as run:
+        first = run.go()
+    sat_out = [row["sat_out"] for row in rows(tmp_path / "drawn")]
+    assert sum(sat_out) > 0
+    replay = {"channels": {"name": "trace", "path": str(tmp_path / "drawn" / "rounds.jsonl")}}
+    with Run.create(tiny(**replay, **policy), tmp_path / "replay", workers=1) as run:
+        assert run.go().weights == first.weights
+    assert [row["sat_out"] for row in rows(tmp_path / "replay")] == sat_out
+
+
+def test_one_rate_obeys_a_deadline_too():
+    channels = {"name": "lognormal", "up_bytes_per_second": 100.0}
+    policy = {"name": "bandwidth", "deadline_seconds": 1.0}
+    server = federate(uplink={"codec": "sign", "bits": policy}, channels=channels)
+    assert server.step().sat_out == 4
+
+
+def test_a_client_that_was_slow_once_is_asked_again():
+    policy = {"name": "bandwidth", "deadline_seconds": 5.0}
+    server = federate(**{"uplink.bits": policy, "channels": {"name": "measured", "up_bytes_per_second": 1e6}})
+    site = server.backend.inner.site
+    server.step()
+    site.uploads[0] = 10.0  # ten bytes a second, once
+    assert server.step().sat_out == 0
+    assert server.step().sat_out == 1
+    del site.uploads[0]
+    assert server.step().sat_out == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"uplink.bits": {"name": "bandwidth", "deadline_seconds": 1.0}}, "this plan has none"),
+        ({"uplink.bits": {"name": "budget", "bytes": 100}}, "a budget of 100 bytes is too small"),
+        ({"channels": {"name": "trace", "path": "absent.csv"}}, "absent.csv"),
+    ],
+)
+def test_what_cannot_work_is_said_before_a_folder_is_made(settings, says, tmp_path):
+    with pytest.raises(FedwsqError, match=says), Run.create(tiny(**settings), tmp_path / "run", workers=1):
+        pass
+    assert not (tmp_path / "run").exists()
 
 
 def test_calibration_takes_one_round():

@@ -1,8 +1,10 @@
 """Error feedback: what a code lost is part of what its sender codes next."""
 
+import pytest
 import torch
 
 from fedwsq.codecs import CODECS, Fixed
+from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Key
 from fedwsq.federation.federation import Federation
 from fedwsq.federation.inprocess import Serial
@@ -83,6 +85,25 @@ def distance(feedback, rounds=150):
 def test_signs_with_feedback_reach_the_optimum_that_signs_alone_miss():
     with_feedback, without = distance(True), distance(False)
     assert with_feedback < 0.2 * without
+
+
+@pytest.mark.parametrize(("codec", "bits"), [("uq", 1), ("uq", 2), ("qsgd", 2), ("nf", 1)])
+def test_a_code_that_loses_more_than_it_is_given_is_not_fed_back(codec, bits):
+    with pytest.raises(ConfigError, match=rf"{codec} at {bits} bits loses .* times that on normal data"):
+        link(codec=CODECS[codec]()) if bits == 1 else Link(CODECS[codec](), Fixed(bits), error_feedback=True)
+
+
+def test_feedback_on_a_rest_that_is_empty_keeps_no_memory():
+    settings = {"uplink": {"codec": "float32", "select": "all", "rest": "danuq8", "error_feedback": True}}
+    workload = build_workload(tiny(rounds=3, **settings, **{"data.clients": 2, "clients_per_round": 2}))
+    server = Federation(workload, Serial(Site(workload, torch.device("cpu"))))
+    assert [server.step().failures for _ in range(2)] == [{}, {}]
+
+
+def test_a_codec_with_one_rate_needs_tensors_too():
+    convolutions_only = Link(SIGN, Fixed(1))
+    with pytest.raises(ConfigError, match="chooses no tensor of this model"):
+        convolutions_only.coded(ONE)
 
 
 SETTINGS = {"uplink": {"codec": "sign", "select": "weights", "error_feedback": True}}
