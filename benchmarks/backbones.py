@@ -3,8 +3,8 @@
     python benchmarks/backbones.py DATA_ROOT [OUT] [--write benchmarks/results/backbones.md]
 
 CIFAR-100 over 100 clients, 2 a round, i.i.d. so that losses of different clients compare, reduced local work: one epoch
-in batches of 20 at a rate of 0.02; that is ten batches where only 20,000 images are there. Tiny-ImageNet with ResNet-18:
-30 clients, 2 a round, batches of 20. Two workers; a round's seconds are without evaluation, which only the last round
+in batches of 20 at a rate of 0.02, ten batches where only 20,000 images are there. Tiny-ImageNet with ResNet-18: 30
+clients, 2 a round, batches of 20. Two workers; a round's seconds are without evaluation, which only the last round
 has. Runs that are in OUT are not run again.
 """
 

@@ -55,8 +55,7 @@ def cut(root: str, train_images: int) -> fedwsq.Dataset:
     return replace(whole, train=train, test=test)
 
 
-FEEDBACK_LITTLE = {"training.epochs": 1, "training.batches_per_epoch": 2}
-ALL = {
+FEEDBACK_ALL = {
     "float32": {"uplink": {"codec": "float32"}},
     "sign of everything": {"uplink": {"codec": "sign", "select": "all"}},
     "sign of everything with error feedback": {"uplink": {"codec": "sign", "select": "all", "error_feedback": True}},
