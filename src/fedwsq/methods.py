@@ -143,7 +143,9 @@ METHODS: dict[str, Method] = {
         "no normalization, scaled weight standardization",
         {"algorithm": "fedwon", "model.standardize": "scaled"},
         extra_bytes="a gain and a bias for each output channel, no norm parameters",
-        departs='raw weights are exchanged; `exchange = "wsp"` is what the FedWSQ paper says FedWon does',
+        departs='raw weights are exchanged; `exchange = "wsp"` is what the FedWSQ paper says FedWon does; '
+        "LayerNorms stay; gamma assumes a ReLU after each convolution: resnets and VGG-like networks start well, "
+        "shufflenet with logits in the thousands",
         cites="arXiv:2306.05879",
     ),
     "fedpaq": Method(

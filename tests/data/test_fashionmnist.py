@@ -100,7 +100,7 @@ def test_a_damaged_packing_is_refused(tmp_path, damage):
 
 
 def test_missing_data_says_how_to_get_it(tmp_path):
-    with pytest.raises(DataError, match=r"no Fashion-MNIST: .* FashionMNIST/raw or fashion-mnist; .*data\.root=DIR"):
+    with pytest.raises(DataError, match=r"no Fashion-MNIST: .* FashionMNIST/raw or fashion-mnist; `fedwsq fetch.*=DIR"):
         fashionmnist(str(tmp_path))
     (write(tmp_path) / LABELS).unlink()
     with pytest.raises(DataError, match=rf"incomplete: neither .*{LABELS} nor {LABELS}\.gz"):

@@ -103,6 +103,22 @@ def test_force_replaces_what_is_there_only_by_something_whole(publisher, tmp_pat
     assert_complete(tmp_path)
 
 
+@pytest.mark.parametrize("there", [True, False])
+def test_force_replaces_a_link_and_not_what_it_points_to(publisher, tmp_path, there):
+    elsewhere, root = tmp_path / "elsewhere", tmp_path / "data"
+    root.mkdir()
+    if there:
+        elsewhere.mkdir()
+        (elsewhere / "mine").write_text("old")
+    (root / "tiny-set").symlink_to(elsewhere)
+    assert get(publisher, root, force=True) is True
+    assert not (root / "tiny-set").is_symlink()
+    assert_complete(root)
+    assert (contents(elsewhere) if there else {}) == ({"mine": b"old"} if there else {})
+    assert get(publisher, root, force=True) is True  # no link was left where it unpacks
+    assert_complete(root)
+
+
 # Connections that end early
 
 

@@ -51,6 +51,18 @@ def test_floats_of_any_shape_become_float32_and_are_not_normalized(load, dtype):
     assert (data.mean, data.std, data.shape) == ((), (), (7,))
 
 
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, ">i4", np.int64, np.uint64])
+def test_wider_integers_are_indices(load, dtype):
+    x = RNG.integers(0, 30_000, (20, 7)).astype(dtype)
+    data = load(**four(x))
+    taken, _ = data.train.take(torch.arange(16))
+    assert taken.dtype == torch.int64
+    assert np.array_equal(taken.numpy(), x[:16])
+    assert (data.mean, data.std) == ((), ())
+    with pytest.warns(UserWarning, match="taken for indices; images should be uint8 or floats"):
+        load(**four(X.astype(dtype)))
+
+
 def test_a_share_of_x_and_y_is_held_out_with_their_groups(load):
     x = np.arange(40.0).reshape(20, 2)
     data = load(x=x, y=Y, group=np.array([f"user {i % 4}" for i in range(20)]))
@@ -113,7 +125,8 @@ BAD = {
     "complex targets": (four(y=Y * 1j), "y_train is complex128"),
     "no examples": (four(train=0), r"x_train has the shape \[0, 3, 4, 5\]"),
     "inputs of one dimension": (four(x=np.arange(20.0)), r"x_train has the shape \[16\], must be \[examples"),
-    "inputs of int64": (four(x=X.astype(np.int64)), "x_train is int64, must be uint8 or floats; convert"),
+    "inputs of int8": (four(x=X.astype(np.int8)), "x_train is int8, must be uint8, wider integers or floats; conv"),
+    "an index beyond": (four(x=np.full((20, 2), 2**63)), "x_train holds the index 9223372036854775808, which"),
     "not a number": (four(x=changed(X.astype(float), 2, np.nan)), "x_train holds values that are infinite"),
     "beyond float32": (four(x=changed(X.astype(float), 19, 1e300)), "x_test holds values that are infinite"),
     "an infinite target": (four(y=changed(Y.astype(float), 1, np.inf)), "y_train holds values that are infinite"),
@@ -132,6 +145,14 @@ BAD = {
 def test_bad_arrays_are_one_clear_error(load, arrays, message):
     with pytest.raises(DataError, match=message):
         load(**arrays)
+
+
+def test_a_member_that_is_no_array_is_refused(tmp_path):
+    np.savez(tmp_path / "mine.npz", **four())
+    with zipfile.ZipFile(tmp_path / "mine.npz", "a") as file:
+        file.writestr("group", "text")
+    with pytest.raises(DataError, match=r"mine\.npz holds 'group', which is not an array; write it with"):
+        npz(str(tmp_path / "mine.npz"))
 
 
 class Evil:

@@ -209,6 +209,8 @@ def test_repeats_are_counted_then_kept_or_dropped(tmp_path):
         ("{0: [1, [2]]}", "cannot read"),
         ("{0: [1,, 2]}", "client 0"),
         ("{0: [1 2]}", "client 0"),
+        ("{0: array([1)2])}", "client 0"),
+        ("{0: [1np.int64(2)]}", "client 0"),
         ("{0: [" + "9" * 5000 + "]}", "client 0"),
         ("{0: [99999999999999999999]}", "index 99999999999999999999"),
         ("{0: array([0, 1, ..., 8, 9])}", "printed with indices left out"),

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, safe_open
 
 from fedwsq.algorithms import ALGORITHMS
-from fedwsq.core.errors import ConfigError, MessageError, RunError
+from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.tree import fingerprint
 from fedwsq.federation.checkpoint import load_snapshot
 from fedwsq.federation.federation import Federation, first_snapshot
@@ -73,7 +73,7 @@ def test_a_site_with_other_frozen_weights_cannot_join():
     assert record.replied == 0
     for why in record.failures.values():
         assert re.search("foreign schema .* frozen weights count, and must be the same at every site", why)
-    with pytest.raises(MessageError, match="foreign schema"):
+    with pytest.raises(RunError, match="evaluation failed: MessageError: foreign schema"):
         federation.step()  # which is also scored there
 
 
@@ -114,6 +114,32 @@ def test_every_algorithm_trains_a_part(algorithm, tmp_path):
     assert fingerprint(frozen(model)) == kept
     assert fingerprint(federation.params) != before
     assert all(name.startswith(("stages.1", "head")) for name in federation.params)
+
+
+PICTURES = {"model.name": "resnet8", "data.name": "synthetic", "data.samples": 200, "data.test_samples": 100,
+            "data.channels": 3, "uplink.select": "all", "training.precision": "float32"}  # fmt: skip
+
+
+def test_norms_behind_frozen_layers_learn_from_pictures():
+    """Torch itself crashes, and pytest with it, unless the input of the first of them needs a gradient."""
+    part, whole = (build_workload(tiny(**PICTURES, **{"model.train": train})) for train in ("norm", ""))
+    x = part.shard(0).x.float().contiguous(memory_format=torch.channels_last)
+    for workload in (part, whole):
+        workload.model(x).square().sum().backward()
+    learned = [name for name in part.schema.names if "norm" in name]
+    assert len(learned) == len(part.schema.names) > 10
+    for name in learned:
+        torch.testing.assert_close(part.model.get_parameter(name).grad, whole.model.get_parameter(name).grad)
+    assert not any(layer._forward_pre_hooks for layer in whole.model.modules())
+    federation = serial(tiny(**PICTURES, **{"model.train": "norm"}))
+    before = fingerprint(federation.params)
+    assert federation.step().failures == {}
+    assert fingerprint(federation.params) != before
+
+
+def test_no_gradient_runs_through_frozen_norms():
+    model = build_workload(tiny(**HEAD)).model
+    assert not model.pooled(torch.randn(4, 1, 8, 8)).requires_grad
 
 
 # Runs

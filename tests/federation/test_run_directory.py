@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, safe_open
@@ -460,6 +461,72 @@ def test_a_config_that_was_changed_is_not_resumed(finished, tmp_path):
     config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.2"))
     with pytest.raises(RunError, match="was changed since the run began"), Run.resume(folder):
         pass
+
+
+@pytest.mark.parametrize("change", ["labels", "order", "split", "nothing"])
+def test_data_that_was_changed_is_not_resumed(tmp_path, change):
+    rng, data, split = np.random.default_rng(0), tmp_path / "data.npz", tmp_path / "split.json"
+    arrays = {"x": rng.random((60, 1, 8, 8), np.float32), "y": np.arange(60) % 10}
+    np.savez(data, **arrays)
+    clients = [list(range(24)), list(range(24, 48))]
+    text = {"format": "fedwsq-split", "version": 1, "examples": None, "repeats": False, "clients": clients}
+    split.write_text(json.dumps(text))
+    plan = tiny(**{"rounds": 1, "clients_per_round": 2, "data": {"name": "npz", "path": str(data), "clients": 2},
+                   "data.partition": {"name": "file", "path": str(split)}, "data.client_test": 0.2})  # fmt: skip
+    folder = tmp_path / "run"
+    run(plan, out=folder, workers=1)
+    if change == "labels":
+        np.savez(data, **{**arrays, "y": (np.arange(60) + 1) % 10})
+    elif change == "order":
+        np.savez(data, **{name: array[::-1] for name, array in arrays.items()})
+    elif change == "split":
+        split.write_text(json.dumps(text | {"clients": clients[::-1]}))
+    if change == "nothing":
+        with Run.resume(folder, workers=1):
+            return
+    with pytest.raises(RunError, match="the data is not what the run began with: its training labels, or who"):
+        Run.resume(folder, workers=1).__enter__()
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["data"]  # as runs were before they said so
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with Run.resume(folder, workers=1):
+        pass
+
+
+def test_the_digest_of_data_covers_what_clients_keep_back():
+    plans = (tiny(), tiny(**{"data.client_test": 0.2}), tiny(**{"data.client_test": 0.3}), tiny(seed=1))
+    digests = [build_workload(plan).data_digest for plan in plans]
+    assert len(set(digests)) == len(digests)
+    assert build_workload(tiny()).data_digest == digests[0]
+
+
+def test_a_file_to_start_from_is_found_from_anywhere(finished, in_empty_folder, monkeypatch):
+    (in_empty_folder / "start").mkdir()
+    shutil.copy(finished.folder / "model.safetensors", "start/mine.safetensors")
+    run(tiny(rounds=1, **{"model.init": "start/mine.safetensors"}), out="run", workers=1)
+    path = in_empty_folder / "start" / "mine.safetensors"
+    assert load_plan("run/config.toml").model.init == str(path)
+    monkeypatch.chdir("start")
+    with Run.resume(in_empty_folder / "run", rounds=2, workers=1) as opened:
+        assert opened.go().rounds == 2
+
+
+def test_float_targets_need_another_criterion(tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.ones((20, 3)), y=np.linspace(0, 1, 20))
+    settings = {"data.name": "npz", "data.path": str(tmp_path / "data.npz"), "data.partition": "iid"}
+    with pytest.raises(ConfigError, match=r"cross_entropy needs integer labels, .*float32; .*criterion=squared_error"):
+        build_workload(tiny(**settings))
+    build_workload(tiny(**settings, **{"training.criterion": "squared_error"}))
+
+
+def failing(outputs, targets):
+    raise ValueError("no\nmetric")
+
+
+def test_an_evaluation_that_fails_is_one_line(tmp_path):
+    plan = tiny(rounds=1, metric=f"{__name__}:failing")
+    with pytest.raises(RunError, match=r"^evaluation failed: ValueError: no metric$"):
+        run(plan, out=tmp_path / "run", workers=1)
 
 
 def test_a_validation_share_that_holds_nothing_out_is_refused(tmp_path):

@@ -1,5 +1,6 @@
 """Weights from a file: what is taken as it is, what is scaled, and what is refused."""
 
+import json
 import pickle
 
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.models import (
+    MODELS,
     ScaledStandardization,
     WeightStandardization,
     bake,
@@ -18,6 +20,7 @@ from fedwsq.models import (
     weights_digest,
 )
 from fedwsq.models.standardize import WSLayer
+from fedwsq.models.weights import baked_metadata
 
 
 def seeded(seed, standardization=None, classes=10):
@@ -69,6 +72,52 @@ def test_a_baked_file_computes_the_same_at_the_spread_of_fresh_weights(file):
     unstandardized = seeded(3)  # where baked weights are at home they stay as they are
     load_weights(unstandardized, str(file))
     assert torch.equal(unstandardized(x), plain(x))
+
+
+def with_biases(name, seed, rho=1e-3):
+    torch.manual_seed(seed)
+    model = WeightStandardization(rho=rho).apply(MODELS[name](classes=10, channels=3)).eval()
+    for layer in model.modules():
+        if getattr(layer, "bias", None) is not None:
+            nn.init.normal_(layer.bias)
+    return model
+
+
+@pytest.mark.parametrize("name", ["vgg9", "squeezenet"])
+@torch.no_grad()
+def test_biases_of_a_baked_file_count_once(file, name):
+    source, model, x = with_biases(name, 1), with_biases(name, 2), torch.randn(4, 3, 32, 32)
+    biases = {key: p.clone() for key, p in source.named_parameters() if key.endswith("bias")}
+    expected, metadata = source(x), baked_metadata(source)
+    plain = bake(source)
+    load_weights(model, saved(file, plain, metadata))
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
+    load_weights(model, saved(file, plain, {"baked": "true"}))  # does not say: the layers' own rho
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
+    # Whatever rho is here, the raw biases are those of the run that was baked.
+    other = with_biases(name, 3, rho=1e-2)
+    load_weights(other, saved(file, plain, metadata))
+    for key, bias in biases.items():
+        torch.testing.assert_close(other.get_parameter(key), bias, rtol=1e-6, atol=0)
+
+
+def test_what_a_file_says_of_biases(file):
+    assert baked_metadata(seeded(1)) == {}
+    ones = json.loads(baked_metadata(seeded(1, ScaledStandardization()))["rho"])
+    assert ones
+    assert set(ones.values()) == {1.0}
+    assert json.loads(baked_metadata(with_biases("vgg9", 1, rho=0.5))["rho"]).popitem()[1] == 0.5
+    model = seeded(1, WeightStandardization())
+    for text in ("", "[1]", "3", '{"stem.conv": 0}', '{"stem.conv": NaN}', '{"stem.conv": null}', "[" * 100_000):
+        with pytest.raises(ConfigError, match="is damaged: its entry rho must give each layer a number above 0"):
+            load_weights(model, saved(file, model, {"baked": "true", "rho": text}))
+
+
+def test_a_checkpoint_of_a_part_points_to_the_whole(file):
+    model = seeded(1)
+    save_file({f"server/params/{name}": x.clone() for name, x in model.head.state_dict(prefix="head.").items()}, file)
+    with pytest.raises(ConfigError, match=r"it lacks .*this checkpoint holds only what was trained; use .*model\.safe"):
+        load_weights(model, str(file))
 
 
 class TiedPair(nn.Module):

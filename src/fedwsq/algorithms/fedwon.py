@@ -15,7 +15,7 @@ from fedwsq.training import LocalTask, Training
 
 @dataclass(frozen=True)
 class FedWon(FedAvg):
-    """FedAvg on scaled weight standardization: gains are exchanged like any parameter, and there are no norms.
+    """FedAvg on scaled weight standardization: gains are exchanged like any parameter, no norms follow.
 
     `exchange = "psp"` averages the raw weights that the layers store. With "wsp" clients send the standardized ones,
     without gain and gamma, as the FedWSQ paper says FedWon does.

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 
-from fedwsq.bench import codec, fold
+from fedwsq.bench import codec, fold, population, round, step
 from fedwsq.bench.figure import Figure
 
 GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "codec": codec.measure,
     "fold": fold.measure,
+    "step": step.measure,
+    "round": round.measure,
+    "population": population.measure,
 }

@@ -16,7 +16,8 @@ from fedwsq.data.dataset import Dataset, Examples, data_root, warn_if_partial
 TITLE = "Fashion-MNIST"
 FOLDERS = ("FashionMNIST/raw", "fashion-mnist", ".")
 HELP = (
-    "put the four idx files, .gz or unpacked, from https://github.com/zalandoresearch/fashion-mnist there, "
+    "`fedwsq fetch fashionmnist` gets it, or put the four idx files, .gz or unpacked, from "
+    "https://github.com/zalandoresearch/fashion-mnist there, "
     "or point elsewhere with data.root=DIR or the environment variable FEDWSQ_DATA"
 )
 

@@ -454,20 +454,27 @@ def _install(source: Source, work: Path, target: Path, watcher: Watcher) -> None
     aside, old = work / "unpacked", work / "old"
     try:
         for left_over in (aside, old):
-            if left_over.exists():
-                shutil.rmtree(left_over)
+            _remove(left_over)
         for file in source.files:
             watcher.note(f"{file.name}: verified, unpacking")
             unpack(_part(work, file), aside, source.folder, source.unpacked_bytes)
         if not (aside / source.folder).is_dir():
             raise DataError(f"{source.title} is not unpacked: there is no folder {source.folder} in what arrived")
         os.sync()  # a power cut after the rename must not find empty files
-        if target.exists():
+        if os.path.lexists(target):  # a link is replaced, not what it points to
             target.rename(old)
         (aside / source.folder).rename(target)
-        shutil.rmtree(old, ignore_errors=True)
+        with suppress(OSError):
+            _remove(old)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _remove(folder: Path) -> None:
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.exists():
+        shutil.rmtree(folder)
 
 
 def unpack(archive: Path, into: Path, top: str, limit: int) -> None:

@@ -21,9 +21,10 @@ HELP = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_
 def npz(path: str, test: float = 0.2, classes: int = 0) -> Dataset:
     """Your arrays: x_train, y_train, x_test, y_test, or x, y with a share `test` held out; and group, if known.
 
-    `x` is uint8 or float with an example in each row; images have channels first, [n, c, h, w], and those of uint8 are
-    normalized by their own mean and std. Integer `y` are classes, numbered from 0 (`classes`: how many; 0: as many as
-    occur); float `y` are targets of a regression. `group` or `group_train` names the user or device that each training
+    `x` has an example in each row; images are uint8 or float with channels first, [n, c, h, w], and those of uint8 are
+    normalized by their own mean and std. Integers of 16 bits or more are indices, such as words of a vocabulary.
+    Integer `y` are classes, numbered from 0 (`classes`: how many; 0: as many as occur); float `y` are targets of a
+    regression. `group` or `group_train` names the user or device that each training
     example is from, by integers or strings. Every process holds a copy: large image sets fit better in folders.
     """
     if classes < 0:
@@ -56,9 +57,13 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise DataError(f"{path} is not an .npz file, or is cut short; {HELP}")
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            members: dict[str, Any] = {name: file[name] for name in file.files}
     except Exception as error:  # a damaged archive can raise nearly anything
         raise DataError(f"cannot read {path}: {error}; {HELP}") from error
+    for name, array in members.items():
+        if not isinstance(array, np.ndarray):  # numpy gives the bytes of a member that is no .npy file
+            raise DataError(f"{path} holds {name!r}, which is not an array; {HELP}")
+    return members
 
 
 def _pair(arrays: dict[str, npt.NDArray[Any]], path: Path, x: str, y: str) -> tuple[Tensor, Tensor]:
@@ -81,7 +86,17 @@ def _inputs(array: npt.NDArray[Any], name: str) -> Tensor:
         raise DataError(f"{name} has the shape {list(array.shape)}, must be [examples, ...] and not empty")
     if array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
         warnings.warn(f"{name} is {list(array.shape)}; images should be [n, channels, height, width]", stacklevel=2)
-    return torch.from_numpy(np.ascontiguousarray(array)) if array.dtype == np.uint8 else _floats(array, name)
+    if array.dtype == np.uint8:
+        return torch.from_numpy(np.ascontiguousarray(array))
+    return _indices(array, name) if array.dtype.kind in "iu" and array.itemsize > 1 else _floats(array, name)
+
+
+def _indices(array: npt.NDArray[Any], name: str) -> Tensor:
+    if array.ndim == 4:
+        warnings.warn(f"{name} is {array.dtype} and taken for indices; images should be uint8 or floats", stacklevel=2)
+    if int(array.max()) >= 2**63:
+        raise DataError(f"{name} holds the index {int(array.max())}, which is beyond int64")
+    return torch.from_numpy(array.astype(np.int64))
 
 
 def _targets(array: npt.NDArray[Any], name: str) -> Tensor:
@@ -98,7 +113,7 @@ def _targets(array: npt.NDArray[Any], name: str) -> Tensor:
 
 def _floats(array: npt.NDArray[Any], name: str) -> Tensor:
     if array.dtype.kind != "f":
-        kinds = "integers (classes) or floats (a regression)" if array.ndim == 1 else "uint8 or floats"
+        kinds = "integers (classes) or floats (a regression)" if array.ndim == 1 else "uint8, wider integers or floats"
         raise DataError(f"{name} is {array.dtype}, must be {kinds}; convert it with .astype")
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(array, dtype=np.float32)

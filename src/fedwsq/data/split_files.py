@@ -27,7 +27,7 @@ KEYS = ("format", "version", "examples", "repeats", "clients")
 MAX_BYTES = 64 << 20  # some eight million indices
 Repeats = Literal["refuse", "keep", "drop"]
 
-# A Python dict of lists or sets as `print` leaves it, once WRAPPERS are gone; the pair is an OrderedDict's.
+# A Python dict of lists or sets as `print` leaves it, once WRAPPERS are blank; the pair is an OrderedDict's.
 WRAPPERS = re.compile(
     r"(?:np\.|numpy\.)?(?:array|u?int\d+|frozenset|set|OrderedDict)\(|defaultdict\(<class '\w+'>,|,\s*dtype=[\w.]+|\)"
 )
@@ -133,7 +133,7 @@ def _parse(text: str, path: Path) -> list[list[int]]:
     """The lists of `{0: [...], 1: [...]}`, by client; entry by entry, so that anything else is an error."""
     if "..." in text:
         raise DataError(f"{path} was printed with indices left out (...); it cannot be read back")
-    plain = (WRAPPERS.sub("", text) if "(" in text else text).strip()
+    plain = (WRAPPERS.sub(" ", text) if "(" in text else text).strip()
     if plain[:1] + plain[-1:] not in ("{}", "[]"):
         raise DataError(f"{path} is not a split: expected {{0: [1, 5, 7], 1: [2, 4]}}, a list of indices a client")
     body, place = plain[1:-1].strip(), 0

@@ -77,8 +77,11 @@ class Serial:
 
     def evaluate(self, body: bytes, starts: Sequence[int]) -> list[Scores]:
         """Score batch after batch."""
-        with one_thread():
-            return [self.site.evaluate(body, start) for start in starts]
+        try:
+            with one_thread():
+                return [self.site.evaluate(body, start) for start in starts]
+        except Exception as error:
+            raise RunError(f"evaluation failed: {reason(error)}") from error
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -30,8 +30,7 @@ from fedwsq.federation.records import RoundRecord
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import Workload, build_workload, resolve_device
 from fedwsq.models import bake, weights_digest
-from fedwsq.models.standardize import WSLayer
-from fedwsq.models.weights import BAKED
+from fedwsq.models.weights import baked_metadata, weights_file
 from fedwsq.training.local import load, resolve_precision
 
 FORMAT = 1
@@ -81,6 +80,8 @@ class Run:
         chosen = resolve_device(device)
         precision = resolve_precision(plan.training.precision, chosen)
         plan = replace(plan, training=replace(plan.training, precision=precision))
+        if plan.model.init:  # to be found from anywhere when the run is resumed
+            plan = replace(plan, model=replace(plan.model, init=str(weights_file(plan.model.init).absolute())))
         _require_free(folder)
         run = cls(folder, plan, None, default_workers(workers, plan, chosen), chosen)
         try:
@@ -187,6 +188,7 @@ class Run:
             "seed": self.plan.seed,
             "config": self.digest,
             "init": weights_digest(self.plan.model.init) if self.plan.model.init else "",
+            "data": self.workload.data_digest,
             "frozen": self.workload.schema.frozen.hex(),
             "run": self._start.run.hex(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -212,7 +214,12 @@ class Run:
             self._save()
 
     def _require_the_same(self, manifest: Mapping[str, Any]) -> None:
-        """Refuse to go on from another file, or with other frozen weights, than the run began with."""
+        """Refuse to go on with other data, another file or other frozen weights than the run began with."""
+        if self.workload.data_digest != manifest.get("data", self.workload.data_digest):  # older runs do not say
+            raise RunError(
+                "the data is not what the run began with: its training labels, or who holds which example, have "
+                "changed; put the files and the settings of where they are back, or start another run"
+            )
         init = self.plan.model.init
         if init and weights_digest(init) != manifest.get("init"):
             raise RunError(f"model.init = {init} was changed since the run began; put it back or start another run")
@@ -241,9 +248,7 @@ class Run:
         """Write the model as a plain `state_dict`: weight standardization is folded into the weights."""
         model = copy.deepcopy(self.workload.model)
         load(model, snapshot.server["params"])
-        metadata = {"round": str(snapshot.round), "config": self.digest}
-        if any(isinstance(layer, WSLayer) for layer in model.modules()):
-            metadata[BAKED] = "true"
+        metadata = {"round": str(snapshot.round), "config": self.digest, **baked_metadata(model)}
         plain: Params = dict(bake(model).state_dict())
         save_tensors(self.folder / name, plain, metadata)
 

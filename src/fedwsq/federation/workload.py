@@ -80,6 +80,14 @@ class Workload:
         """How many examples of each class each client holds, [clients, classes]."""
         return self.split.counts(self.dataset.train.labels[self.kept], self.dataset.classes)
 
+    @cached_property
+    def data_digest(self) -> str:
+        """A hash of the training labels and of who holds which example; inputs are too many to be read for it."""
+        parts = {"labels": self.dataset.train.labels[self.kept]}
+        for name, split in (("split", self.split), ("client_tests", self.client_tests)):
+            parts |= {f"{name} indices": split.indices, f"{name} offsets": split.offsets} if split is not None else {}
+        return fingerprint(parts)
+
     @property
     def evaluated(self) -> tuple[str, Examples, Tensor]:
         """What accuracy is measured on: its name, the examples and which of them."""
@@ -146,6 +154,12 @@ def split_data(plan: Plan, dataset: Dataset, kept: Tensor) -> Split:
 def build_workload(plan: Plan) -> Workload:
     """Load the data and split it; a pure function of the plan and the files it names."""
     dataset, kept, held_out = load_data(plan)
+    labels = dataset.train.labels.dtype
+    if labels.is_floating_point and plan.training.criterion.name == "cross_entropy":
+        raise ConfigError(
+            f"training.criterion = cross_entropy needs integer labels, and these are {labels}; store classes as "
+            "integers, or use training.criterion=squared_error with metric=minus_squared_error for a regression"
+        )
     split = split_data(plan, dataset, kept)
     if not plan.data.client_test:
         return Workload(plan, dataset, split, kept, held_out)

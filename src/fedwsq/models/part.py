@@ -2,9 +2,10 @@
 
 import re
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Params
@@ -30,7 +31,22 @@ def train_only(model: M, pattern: str) -> M:
             else "nothing to train: the model's own code froze every parameter that model.train leaves; "
             "call requires_grad_() on some of them"
         )  # fmt: skip
+    if frozen(model):
+        for layer in model.modules():
+            if isinstance(layer, nn.GroupNorm):
+                layer.register_forward_pre_hook(_with_gradient)
     return model
+
+
+def _with_gradient(norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The input of a norm that learns as one that needs a gradient.
+
+    On a CPU, torch 2.13 crashes in the backward pass of a GroupNorm whose channels-last input needs none, as behind
+    frozen layers. A norm that is frozen too is left alone: a gradient through it would be for nothing.
+    """
+    x: Tensor = inputs[0]
+    learns = torch.is_grad_enabled() and any(p.requires_grad for p in norm.parameters(recurse=False))
+    return (x.detach().requires_grad_(), *inputs[1:]) if learns and not x.requires_grad else None
 
 
 def trainable(model: nn.Module) -> Params:

@@ -1,6 +1,8 @@
 """Start from given weights: a safetensors file with the model's own names and shapes."""
 
 import hashlib
+import json
+import math
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -13,9 +15,11 @@ from torch import Tensor, nn
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import shapes
 from fedwsq.core.types import Params, Shapes
+from fedwsq.models.scaled import ScaledWSLayer
 from fedwsq.models.standardize import WSLayer
 
 BAKED = "baked"  # the metadata key that marks weights which `bake` has standardized
+RHO = "rho"  # beside it: what `bake` has multiplied biases by, as JSON, for each layer that was standardized
 CHECKPOINT = "server/params/"  # what a checkpoint of a run puts before the names of its raw weights
 
 
@@ -24,20 +28,33 @@ def load_weights(model: nn.Module, path: str, classes: int = 0) -> None:
 
     Any state_dict as safetensors will do, and so will a run's `model.safetensors`, `best.safetensors` and checkpoints.
     A WS layer of a baked file is given the spread of a fresh one: what it computes is the same, but as it stands, at
-    a spread of rho, the first training steps would be thousands of times too long for it.
+    a spread of rho, the first training steps would be thousands of times too long for it. Its bias is divided by the
+    rho that `bake` multiplied it by: the one that the file names, else the layer's own.
     """
-    given, baked = _read(path)
+    given, metadata, checkpoint = _read(path)
+    baked, rhos = BAKED in metadata, _rhos(metadata, path)
     names: dict[nn.Parameter, list[str]] = {}
     for name, p in model.named_parameters(remove_duplicate=False):
         names.setdefault(p, []).append(name)
-    _require_fit(model, names, shapes(given), path, classes)
+    _require_fit(model, names, shapes(given), path, classes, checkpoint)
     values = {p: _value(given, tied, path) for p, tied in names.items()}
-    for layer in model.modules():
+    stored = dict(values)  # a tied bias is divided once
+    for name, layer in model.named_modules():
         if baked and isinstance(layer, WSLayer):
-            values[layer.weight] = _spread_like(layer.weight, values[layer.weight])  # type: ignore[index]
+            values[layer.weight] = _spread_like(layer.weight, stored[layer.weight])  # type: ignore[index]
+            if layer.bias is not None:
+                rho = layer.rho if rhos is None else rhos.get(name, 1.0)
+                values[layer.bias] = stored[layer.bias] / rho  # type: ignore[index]
     with torch.no_grad():
         for p, value in values.items():
             p.copy_(value)
+
+
+def baked_metadata(model: nn.Module) -> dict[str, str]:
+    """What a file of the weights that `bake` makes of this model, not baked yet, has to say of them."""
+    layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, WSLayer)}
+    rhos = {name: 1.0 if isinstance(layer, ScaledWSLayer) else layer.rho for name, layer in layers.items()}
+    return {BAKED: "true", RHO: json.dumps(rhos)} if layers else {}
 
 
 def weights_digest(path: str) -> str:
@@ -54,14 +71,14 @@ def weights_file(path: str) -> Path:
     return source
 
 
-def _read(path: str) -> tuple[Params, bool]:
-    """The tensors of a file from anywhere, of which nothing is run, and whether `bake` has standardized them."""
+def _read(path: str) -> tuple[Params, dict[str, str], bool]:
+    """The tensors of a file from anywhere, of which nothing is run, its metadata, and whether it is a checkpoint."""
     try:
         with safetensors.safe_open(weights_file(path), "pt") as file:
             keys = list(file.keys())
             raw = [key for key in keys if key.startswith(CHECKPOINT)]
             tensors = {key.removeprefix(CHECKPOINT): file.get_tensor(key) for key in raw or keys}
-            return tensors, BAKED in (file.metadata() or {})
+            return tensors, file.metadata() or {}, bool(raw)
     except ConfigError:
         raise
     except Exception as error:  # whatever a damaged file makes the reader say
@@ -71,8 +88,21 @@ def _read(path: str) -> tuple[Params, bool]:
         ) from None
 
 
+def _rhos(metadata: dict[str, str], path: str) -> dict[str, float] | None:
+    """What the bias of each baked layer was multiplied by; None where the file does not say."""
+    if RHO not in metadata:
+        return None
+    try:
+        rhos = {str(name): float(rho) for name, rho in json.loads(metadata[RHO]).items()}
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        rhos = {"": math.nan}
+    if not all(math.isfinite(rho) and rho > 0 for rho in rhos.values()):
+        raise ConfigError(f"model.init = {path} is damaged: its entry {RHO} must give each layer a number above 0")
+    return rhos
+
+
 def _require_fit(
-    model: nn.Module, names: dict[nn.Parameter, list[str]], given: Shapes, path: str, classes: int
+    model: nn.Module, names: dict[nn.Parameter, list[str]], given: Shapes, path: str, classes: int, checkpoint: bool
 ) -> None:
     """Raise unless the file has every parameter under one of its names, in its shape, and nothing that is unknown."""
     known = {name for tied in names.values() for name in tied} | set(model.state_dict())  # buffers may be there
@@ -99,6 +129,8 @@ def _require_fit(
     said += [f"{name} is {list(a)} there and {list(b)} in the model" for name, (a, b) in islice(differ.items(), 3)]
     if missing and all(name.endswith(".gain") for name in missing):
         way_out = "gains were folded into its weights: take the run's checkpoints/last.safetensors instead"
+    elif checkpoint and not (extra or differ):
+        way_out = "this checkpoint holds only what was trained; use the run's model.safetensors"
     else:
         way_out = "set model.name and model.standardize to what it was saved from, or rename its tensors"
     raise ConfigError(f"model.init = {path} does not fit the model: {'; '.join(said)}; {way_out}")

@@ -1,8 +1,8 @@
 """Client optimizers: made anew for every client and round, so that nothing survives but what an algorithm keeps."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -10,10 +10,20 @@ from torch import Tensor
 from fedwsq.core.errors import ConfigError
 
 
+class Stepper(Protocol):
+    """An optimizer at work on some parameters; those of `torch.optim` are such."""
+
+    param_groups: list[dict[str, Any]]  # each with its "lr"
+
+    def step(self) -> Any:
+        """Move the parameters along their gradients."""
+        ...
+
+
 class Optimizer(Protocol):
     """A frozen dataclass whose fields are its settings; the learning rate is set at every epoch."""
 
-    def build(self, params: Iterable[Tensor], weight_decay: float, extra_decay: float) -> torch.optim.Optimizer:
+    def build(self, params: Iterable[Tensor], weight_decay: float, extra_decay: float) -> Stepper:
         """A fresh optimizer; `extra_decay` is a method's own pull towards zero."""
         ...
 
@@ -31,10 +41,36 @@ class Sgd:
         if self.nesterov and not self.momentum:
             raise ConfigError("nesterov needs a momentum above 0")
 
-    def build(self, params: Iterable[Tensor], weight_decay: float, extra_decay: float) -> torch.optim.Optimizer:
+    def build(self, params: Iterable[Tensor], weight_decay: float, extra_decay: float) -> Stepper:
         """Both decays act as part of the gradient, after clipping."""
-        decay = weight_decay + extra_decay
-        return torch.optim.SGD(params, lr=0.0, momentum=self.momentum, nesterov=self.nesterov, weight_decay=decay)
+        return SgdStepper(list(params), self.momentum, self.nesterov, weight_decay + extra_decay)
+
+
+@dataclass
+class SgdStepper:
+    """`torch.optim.SGD`, bit for bit, without torch's compiler: to import that takes every worker a second or two."""
+
+    params: list[Tensor]
+    momentum: float
+    nesterov: bool
+    decay: float
+    param_groups: list[dict[str, Any]] = field(default_factory=lambda: [{"lr": 0.0}])
+    buffers: dict[int, Tensor] = field(default_factory=dict)  # by position
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """p <- p - lr d, where d is the decayed gradient or what momentum makes of it."""
+        lr = self.param_groups[0]["lr"]
+        for index, p in enumerate(self.params):
+            if p.grad is None:
+                continue
+            d = p.grad.add(p, alpha=self.decay) if self.decay else p.grad
+            if self.momentum:
+                before = self.buffers.get(index)
+                buffer = d.clone() if before is None else before.mul_(self.momentum).add_(d)
+                self.buffers[index] = buffer
+                d = d.add(buffer, alpha=self.momentum) if self.nesterov else buffer
+            p.add_(d, alpha=-lr)
 
 
 @dataclass(frozen=True)
@@ -52,7 +88,7 @@ class AdamW:
         if not self.eps > 0:
             raise ConfigError(f"eps is {self.eps}, must be above 0")
 
-    def build(self, params: Iterable[Tensor], weight_decay: float, extra_decay: float) -> torch.optim.Optimizer:
+    def build(self, params: Iterable[Tensor], weight_decay: float, extra_decay: float) -> Stepper:
         """A method's own decay belongs to its gradient, which Adam would rescale: refused."""
         if extra_decay:
             raise ConfigError("this algorithm puts part of its gradient into the decay; use training.optimizer=sgd")

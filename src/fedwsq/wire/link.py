@@ -213,7 +213,7 @@ class Link:
             except UpdateError as error:
                 who = "the server" if key.client == EVERYONE else f"client {key.client}"
                 raise UpdateError(f"{who}, round {key.round}, {vector} {name}: {error}") from None
-            packets[vector][name] = packet._replace(codec=codec.wire_id)
+            packets[vector][name] = packet if packet.codec == codec.wire_id else packet._replace(codec=codec.wire_id)
             energy += energy_of(flat)
             if not isinstance(codec, Float32):
                 residual = flat - codec.decode(packet, state, seed)
@@ -317,7 +317,7 @@ def as_sent(rate: Rate) -> Rate:
 
 def energy_of(flat: Tensor) -> float:
     """The squared norm: float64, so that no square overflows; numpy, so that its last bits never depend on threads."""
-    return float(np.square(flat.numpy(), dtype=np.float64).sum())
+    return float(np.add.reduce(np.square(flat.numpy(), dtype=np.float64)))
 
 
 def _offer(rates: frozenset[int] | tuple[float, float]) -> str:
