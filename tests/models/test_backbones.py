@@ -308,7 +308,7 @@ def test_grouped_and_depthwise_convolutions_against_one_channel_at_a_time(groups
         std = (sum((w - mean) ** 2) / (len(w) - 1)) ** 0.5
         kernel = (0.5 * (w - mean) / (std + 1e-5)).view(1, width, 3, 3)
         expected = F.conv2d(
-            x[:, group * width : (group + 1) * width], kernel, layer.bias[channel : channel + 1], padding=1
+            x[:, group * width : (group + 1) * width], kernel, 0.5 * layer.bias[channel : channel + 1], padding=1
         )
         torch.testing.assert_close(layer(x)[:, channel : channel + 1], expected)
 
