@@ -8,16 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, finite_values, rows_of
+from fedwsq.codecs.base import Packet, finite_values, rows_of
 from fedwsq.codecs.grid import look_up, quantize, tables
-from fedwsq.codecs.groups import Floats, Groups, Measured
+from fedwsq.codecs.groups import LARGEST_SCALE, Floats, Groups, Measured
 from fedwsq.codecs.hadamard import blocks, padded, rotate, slice_count, unrotate
 from fedwsq.codecs.levels import SOLVED_WIDTHS, levels
 from fedwsq.codecs.packing import check_packed, packed_bytes
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
-
-LARGEST_SCALE = np.nextafter(np.float32(MAX_MAGNITUDE), np.float32(0))  # what a message may carry
 
 
 @dataclass(frozen=True)
