@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedwsq.bench.figure import Figure, figure, in_turn, ratios
@@ -66,7 +67,7 @@ def settings(clients: int, asked: int) -> dict[str, Any]:
 def one_round(folder: Path, clients: int, asked: int) -> Callable[[], None]:
     """A round and its checkpoint, late in a run: every client has taken part once, and is remembered."""
     workload = build_workload(load_plan("quickstart", settings(clients, asked)))
-    start = replace(first_snapshot(workload), round=1, accepted=dict.fromkeys(range(clients), 1))
+    start = replace(first_snapshot(workload), round=1, accepted=np.ones(clients, np.int32))
     federation = Federation(workload, Serial(Site(workload, CPU)), start)
 
     def step() -> None:

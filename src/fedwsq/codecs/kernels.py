@@ -1,9 +1,9 @@
 """The codecs' inner loops, compiled by numba if it is installed: one pass over the vector and no copy of it.
 
 Each gives the bits of its twin in plain numpy (`grid.quantize`, `grid.look_up`, `groups.moments`), which runs where
-numba is missing, for other widths and for vectors that are not worth loading it for. The loops are plain Python until
-the first large vector comes. They work in pieces that stay in the innermost cache, and without branches, so that the
-compiler makes wide instructions of them.
+numba is missing, for other widths and as long as there is too little to do to load it. The loops are plain Python until
+then. They work in pieces that stay in the innermost cache, and without branches, so that the compiler makes wide
+instructions of them.
 """
 
 import functools
@@ -17,7 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 WIDTHS = (1, 2, 4, 8)  # bits of a code that never crosses a byte
-WORTH_LOADING = 2**16  # elements; loading numba takes half a second, and compiling for the first time a few more
+# Loading numba takes half a second, and compiling for the first time a few more.
+WORTH_LOADING = 2**16  # elements at once
+WORTH_LOADING_IN_ALL = 2**23  # elements of smaller vectors, which numpy needs about as long for
 LANES = 512  # sums that run side by side; a fixed part of what a std is, see `groups.moments`
 PIECE = 1024  # elements worked on at a time; whole bytes at every width
 MANY_EDGES = 32  # from here on only every 16th is counted first
@@ -28,8 +30,15 @@ Measured = NDArray[np.float64]
 
 
 def usable(numel: int, bits: int = 8) -> bool:
-    """Whether a vector of so many elements goes through these; once they are loaded, all do."""
-    return bits in WIDTHS and (numel >= WORTH_LOADING or bool(_loaded)) and _numba() is not None
+    """Whether a vector of so many elements goes through these: a large one, and all once many have come."""
+    global _seen
+    if bits not in WIDTHS:
+        return False
+    if not _loaded and numel < WORTH_LOADING:
+        _seen += numel
+        if _seen < WORTH_LOADING_IN_ALL:
+            return False
+    return _numba() is not None
 
 
 def quantize(values: Floats, scales: Floats, size: int, edges: Floats, bits: int) -> bytes:
@@ -189,6 +198,7 @@ def _survey(values: Any, size: Any, out: Any) -> None:
         out[group, 1], out[group, 2] = sums[0], squares[0]
 
 
+_seen = 0  # elements of vectors that were not worth loading for
 _loaded: dict[str, Callable[..., None]] = {}
 # The loop, and the types it is compiled for: "r" are arrays that it only reads.
 _SOURCES: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {

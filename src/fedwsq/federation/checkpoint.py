@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import safetensors
 import torch
 from torch import Tensor
@@ -17,7 +16,7 @@ from fedwsq.core.types import Channel, Params
 from fedwsq.federation.federation import Snapshot
 from fedwsq.wire import Public
 
-FORMAT = 2
+FORMAT = 3
 LAST, PREVIOUS, NEXT, DAMAGED = (f"{name}.safetensors" for name in ("last", "previous", "next", "damaged"))
 
 
@@ -75,7 +74,7 @@ def _load(path: Path) -> Snapshot:
         plain["round"],
         _nest("server", tensors),
         _nest("shared", tensors),
-        dict(zip(*_nest("accepted", tensors).get("", {}).get("", torch.empty(2, 0)).tolist(), strict=True)),
+        tensors["clients//accepted"].numpy(),
         plain["accuracy_ema"],
         _public(tensors),
         {int(client): Channel(*channel) for client, channel in plain.get("channels", {}).items()},
@@ -85,9 +84,7 @@ def _load(path: Path) -> Snapshot:
 def _flatten(snapshot: Snapshot) -> Params:
     """`server/params/<tensor>` and so on; vector names have no slash, tensor names may."""
     parts = {"server": snapshot.server, "shared": snapshot.shared}
-    if snapshot.accepted:  # as JSON, a hundred thousand clients would take longer than the round
-        columns = [np.fromiter(column, np.int64) for column in (snapshot.accepted, snapshot.accepted.values())]
-        parts["accepted"] = {"": {"": torch.from_numpy(np.stack(columns))}}
+    parts["clients"] = {"": {"accepted": torch.from_numpy(snapshot.accepted)}}
     if snapshot.public is not None:
         steps = snapshot.public.steps.items()
         parts["public"] = snapshot.public.vectors

@@ -11,7 +11,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedwsq.core.errors import MessageError
@@ -44,7 +46,7 @@ class Snapshot:
     round: int
     server: State
     shared: Shared
-    accepted: dict[int, int] = field(default_factory=dict)  # client -> the last round accepted from it
+    accepted: NDArray[np.int32]  # the last round accepted from each client, 0 for none
     accuracy_ema: float | None = None
     public: Public | None = None  # with a chained downlink: the model that clients can rebuild
     channels: dict[int, Channel] = field(default_factory=dict)  # what clients measured, if the plan goes by that
@@ -108,7 +110,7 @@ def first_snapshot(workload: Workload) -> Snapshot:
     shared = plan.uplink.init(workload.schema, plan.algorithm.sends)
     key = Key(plan.seed, 1, 0)  # asked once, so that what cannot work is said before anything is written
     plan.uplink.rates(key, plan.channels(key), workload.schema, shared, plan.algorithm.sends)
-    return Snapshot(secrets.token_bytes(16), 0, server, shared)
+    return Snapshot(secrets.token_bytes(16), 0, server, shared, np.zeros(plan.data.clients, np.int32))
 
 
 def sample(population: int, count: int, seed: int) -> list[int]:
@@ -195,7 +197,7 @@ class Federation:
         asked: dict[int, Asked] = {}
         metrics = (*REPLY_METRICS, "up_bytes_per_second") if isinstance(self.plan.channels, Measured) else REPLY_METRICS
         for client, channel in channels.items():
-            key, accepted = Key(self.plan.seed, number, client), before.accepted.get(client, 0)
+            key, accepted = Key(self.plan.seed, number, client), int(before.accepted[client])
             # Random, not derived: a reply to an earlier attempt at this round must not pass for a new one.
             nonce = secrets.token_bytes(16)
             message = Message(Kind.ORDER, key, before.run, nonce, accepted=accepted, rates=(1.0,))
@@ -285,13 +287,10 @@ class Federation:
         if not all(torch.isfinite(x).all() for params in server.values() for x in params.values()):
             gathered.refuse("the round's update made the model not finite; it was not used")
             return replace(before, round=number)
-        return replace(
-            before,
-            round=number,
-            server=server,
-            shared=self.plan.uplink.fold(before.shared, gathered.sides),
-            accepted=before.accepted | {message.key.client: number for message in gathered.replies},
-        )
+        shared = self.plan.uplink.fold(before.shared, gathered.sides)
+        accepted = before.accepted.copy()
+        accepted[[message.key.client for message in gathered.replies]] = number
+        return replace(before, round=number, server=server, shared=shared, accepted=accepted)
 
     def _evaluate(self, after: Snapshot) -> tuple[Scores | None, Tensor | None]:
         """Score the server's model, and for each client if asked, in every `eval_every`-th round and in the last."""

@@ -5,7 +5,7 @@ names, values and everything that is exchanged stay those of the plain model. A 
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -33,7 +33,8 @@ class Standardize(torch.autograd.Function):
     """The formula and its closed-form gradient; keeps the weight, which is alive anyway, and two numbers a channel.
 
     With v = w - mean, d the fan-in and gc = g - mean(g):
-    dw = rho / (std + eps) * (gc - v * (v . gc) / ((d - 1) * std * (std + eps))).
+    dw = rho / (std + eps) * (gc - v * (v . gc) / ((d - 1) * std * (std + eps))),
+    where v . gc is v . g, as v sums to zero.
     """
 
     @staticmethod
@@ -43,9 +44,9 @@ class Standardize(torch.autograd.Function):
         w = _rows(weight, ctx.channels_last)
         mean, out = _mean(w), torch.empty_like(w, dtype=dtype)
         std = torch.empty_like(mean)
-        for w_, mean_, std_, out_ in _blocks(w, mean, std, out):
-            v = torch.sub(w_, mean_, out=out_ if dtype == mean.dtype else None)
-            std_.copy_(_std(v))
+        for (w_, mean_, std_, out_), (v,) in _blocks(1, w, mean, std, out):
+            v = torch.sub(w_, mean_, out=out_ if dtype == mean.dtype else v)
+            _std(v, out=std_)
             out_.copy_(v.mul_(rho / (std_ + eps)))  # nothing to do when v is out_
         ctx.save_for_backward(weight, mean, std)
         return _unrows(out, weight, ctx.channels_last)
@@ -59,13 +60,19 @@ class Standardize(torch.autograd.Function):
             # The saved statistics are constants to autograd: take them from the weight once more.
             v, g = _wide(w) - _mean(w), _wide(g)
             std = _std(v)
-            dw = (v * _pull(v, g, std, ctx.eps) + g - _mean(g)) * (ctx.rho / (std + ctx.eps))
+            pull = (v * g).sum(1, keepdim=True) / _spread(std) / (std + ctx.eps) / (1 - v.shape[1])
+            dw = (v * pull + g - _mean(g)) * (ctx.rho / (std + ctx.eps))
         else:
-            dw = torch.empty_like(w, dtype=mean.dtype)
-            for w_, g_, mean_, std_, dw_ in _blocks(w, g, mean, std, dw):
-                g_, v = _wide(g_), torch.sub(w_, mean_, out=dw_)
-                pull = _pull(v, g_, std_, ctx.eps)
-                v.mul_(pull).add_(g_).sub_(_mean(g_)).mul_(ctx.rho / (std_ + ctx.eps))
+            # The same, operation for operation, without a temporary that leaves the cache.
+            dw, below = torch.empty_like(w, dtype=mean.dtype), std + ctx.eps
+            spread, gain = _spread(std), ctx.rho / below
+            for rows, (wide, vg) in _blocks(2, w, mean, g, spread, below, gain, dw):
+                w_, mean_, g_, spread_, below_, gain_, v = rows
+                wide.copy_(g_)
+                torch.sub(w_, mean_, out=v)
+                dot = torch.mul(v, wide, out=vg).sum(1, keepdim=True)
+                pull = dot.div_(spread_).div_(below_).div_(1 - v.shape[1])
+                v.mul_(pull).add_(wide).sub_(_mean(wide)).mul_(gain_)
         return _unrows(dw.to(weight.dtype), weight, ctx.channels_last), None, None, None
 
 
@@ -73,30 +80,36 @@ def _mean(x: Tensor) -> Tensor:
     return x.mean(1, keepdim=True, dtype=torch.promote_types(x.dtype, torch.float32))
 
 
-def _std(v: Tensor) -> Tensor:
+def _std(v: Tensor, out: Tensor | None = None) -> Tensor:
     # Unbiased here and eps outside the root above: the published code, not the WS paper.
     # From the norm of the deviations, as `torch.std` is several times slower on a CPU.
     norm: Tensor = torch.linalg.vector_norm(v, dim=1, keepdim=True)
-    return norm / math.sqrt(v.shape[1] - 1)
+    return torch.div(norm, math.sqrt(v.shape[1] - 1), out=out)
 
 
-def _pull(v: Tensor, g: Tensor, std: Tensor, eps: float) -> Tensor:
-    """-(v . g) / ((d - 1) * std * (std + eps)), 0 for a constant row; v . g is v . gc as v sums to zero."""
-    dot: Tensor = (v * g).sum(1, keepdim=True)
-    pull: Tensor = dot / std.masked_fill(std == 0, 1.0) / (std + eps) / (1 - v.shape[1])
-    return pull
+def _spread(std: Tensor) -> Tensor:
+    """`std` to divide by: a constant row's v . g is 0, and so shall the quotient be."""
+    return std.masked_fill(std == 0, 1.0)
 
 
 def _wide(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def _blocks(*tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """The same rows of every tensor; on a CPU a megabyte at a time, so that temporaries stay in the cache."""
-    rows, fan_in = tensors[0].shape
-    if tensors[0].device.type == "cpu":
-        rows = BLOCK // fan_in
-    return zip(*(torch.split(x, max(1, rows)) for x in tensors), strict=True)
+def _blocks(
+    temporaries: int, w: Tensor, mean: Tensor, *others: Tensor
+) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
+    """The same rows of every tensor, and memory for temporaries of that shape.
+
+    On a CPU a megabyte at a time and always the same memory, so that temporaries stay in the cache.
+    """
+    rows, fan_in = w.shape
+    if w.device.type == "cpu":
+        rows = min(rows, max(1, BLOCK // fan_in))
+    spare = [torch.empty(rows, fan_in, dtype=mean.dtype, device=w.device) for _ in range(temporaries)]
+    for start in range(0, len(w), rows or 1):
+        block = tuple(x[start : start + rows] for x in (w, mean, *others))
+        yield block, tuple(x[: len(block[0])] for x in spare)
 
 
 def _channels_last(weight: Tensor) -> bool:
