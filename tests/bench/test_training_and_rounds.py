@@ -11,6 +11,7 @@ from fedwsq.core.errors import RunError
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Key
 from fedwsq.federation.checkpoint import load_snapshot
+from fedwsq.models.standardize import WSLayer
 from fedwsq.training import LocalTask, Shard, Training, learning_rates
 
 
@@ -48,6 +49,19 @@ def test_augmentation_is_a_small_share():
     assert 0 < found.low <= found.value <= found.high < 100
 
 
+def test_standardization_is_measured_in_processes_of_its_own():
+    found = step.standardization("float32", "resnet8", repeats=2)
+    assert (found.name, found.must, found.better) == ("resnet8 step, WS / without", 1.05, "lower")
+    assert 0 < found.low <= found.value <= found.high < 10
+
+
+def test_a_bare_loop_is_with_standardization_or_without():
+    assert [sum(isinstance(m, WSLayer) for m in bare.network("resnet8", ws).modules()) > 0 for ws in (True, False)] == [
+        True,
+        False,
+    ]
+
+
 def test_the_plan_of_a_measured_run_is_the_papers_local_work():
     plan = step.training_plan("resnet18", 5, "float32")
     assert plan.training.steps(step.SHARD) == 50
@@ -70,7 +84,7 @@ def test_idle_clients_are_coded_and_counted(monkeypatch):
 def test_a_round_late_in_a_run_remembers_everybody(tmp_path):
     work = population.one_round(tmp_path, 300, 5)
     work()
-    accepted = load_snapshot(tmp_path / "300")[0].accepted
+    accepted = load_snapshot(tmp_path / "300-5")[0].accepted
     assert len(accepted) == 300
     assert sorted(accepted.tolist()) == [1] * 295 + [2] * 5
 

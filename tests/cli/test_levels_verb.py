@@ -125,7 +125,7 @@ def test_the_drawing_shows_every_level_and_every_edge(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("levels.doc", "must end in .png, .pdf or .svg"), ("no/such/folder.png", "No such file")]
+    ("name", "why"), [("levels.doc", "must end in .png, .pdf or .svg"), ("no/such/folder.png", "there is no folder")]
 )
 def test_a_drawing_that_cannot_be_is_one_error(capsys, tmp_path, name, why):
     code, out, err = fedwsq(capsys, "levels", "2", "--plot", str(tmp_path / name))

@@ -55,10 +55,10 @@ def steps(model: nn.Module, count: int, precision: Precision) -> Callable[[], No
     return train
 
 
-def main(name: str, count: int, precision: Precision) -> None:
+def main(name: str, count: int, precision: Precision, ws: bool = True) -> None:
     """Train on one thread: so many steps for every line on the input, answered with the seconds they took."""
     torch.set_num_threads(1)
-    train = steps(network(name), count, precision)
+    train = steps(network(name, ws), count, precision)
     for _ in sys.stdin:
         began = time.perf_counter()
         train()

@@ -1,5 +1,6 @@
 """What a benchmark reports: figures as ratios within one run, with their spread over repeats."""
 
+import json
 import os
 import platform
 import statistics
@@ -77,6 +78,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def as_json(figures: Sequence[Figure]) -> list[dict[str, Any]]:
-    """Figures as plain data."""
-    return [{**asdict(each), "reached": each.reached} for each in figures]
+def as_json(about: dict[str, Any], figures: Sequence[Figure]) -> bytes:
+    """A file of figures, with the machine they were measured on."""
+    plain = [{**asdict(each), "reached": each.reached} for each in figures]
+    return (json.dumps({"machine": about, "figures": plain}, indent=2) + "\n").encode()

@@ -2,7 +2,7 @@
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedwsq.bench.figure import Figure, figure, in_turn, ratios
-from fedwsq.bench.processes import can_watch, watch
+from fedwsq.bench.figure import REPEATS, Figure, figure, in_turn, ratios
+from fedwsq.bench.processes import Watched, can_watch, watch
 from fedwsq.config import load_plan
 from fedwsq.federation.checkpoint import save_snapshot
 from fedwsq.federation.federation import Federation, first_snapshot
@@ -19,30 +19,36 @@ from fedwsq.federation.inprocess import Serial
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
 
-FEW, MANY = 100, 100_000
-POPULATIONS = (100, 1_000, 10_000, 100_000)
-COHORTS = (10, 50, 100, 200)
+POPULATIONS = (100, 1_000, 10_000, 100_000)  # of which ASKED take part
+COHORTS = (10, 50, 200, 1_000)  # out of AMONG
+ASKED, AMONG = 50, 1_000
+FEW, MANY = (POPULATIONS[0], ASKED), (POPULATIONS[-1], ASKED)
+EACH_POPULATION = tuple((n, ASKED) for n in POPULATIONS)
+EACH_COHORT = tuple((AMONG, n) for n in COHORTS if n != ASKED)
+POINTS = (*EACH_POPULATION, *EACH_COHORT)
 EACH = 10  # examples a client: a million in all
 CPU = torch.device("cpu")
 
 
 def measure() -> list[Figure]:
-    """Time of a round, memory and start-up, and how a round's time grows with population and cohort."""
+    """Time of a round, memory and start-up, as population and cohort grow."""
     with tempfile.TemporaryDirectory() as folder:
-        works = [one_round(Path(folder), clients, 50) for clients in POPULATIONS]
-        times = dict(zip(POPULATIONS, in_turn(works, repeats=15), strict=True))
-        cohorts = dict(zip(COHORTS, in_turn([one_round(Path(folder), 1000, n) for n in COHORTS]), strict=True))
-    found = [
-        figure(f"round, {MANY:,} clients / {FEW}", ratios(times[MANY], times[FEW]), must=1.05, better="lower"),
-        *([*against_few()] if can_watch() else []),
-    ]
-    if not can_watch():
-        print("no figures of memory and start-up: this system has no /proc/PID/smaps_rollup", file=sys.stderr)
-    for clients, seconds in times.items():
-        found.append(figure(f"round, {clients:,} clients, 50 asked", [1e3 * s for s in seconds], unit="ms"))
-    for asked, seconds in cohorts.items():
-        found.append(figure(f"round, 1,000 clients, {asked} asked", [1e3 * s for s in seconds], unit="ms"))
+        times = dict[tuple[int, int], list[float]]()
+        for points, repeats in ((EACH_POPULATION, 15), (EACH_COHORT, REPEATS)):
+            works = [one_round(Path(folder), *point) for point in points]
+            times |= dict(zip(points, in_turn(works, repeats), strict=True))
+    grown = ratios(times[MANY], times[FEW])
+    found = [figure(f"round, {MANY[0]:,} clients / {FEW[0]}", grown, must=1.05, better="lower")]
+    found += [figure(name("round", *point), [1e3 * s for s in times[point]], unit="ms") for point in POINTS]
+    if can_watch():
+        return found + memory()
+    print("no figures of memory and start-up: this system has no /proc/PID/smaps_rollup", file=sys.stderr)
     return found
+
+
+def name(what: str, clients: int, asked: int) -> str:
+    """What a figure of this population and cohort is called."""
+    return f"{what}, {clients:,} clients, {asked} asked"
 
 
 def settings(clients: int, asked: int) -> dict[str, Any]:
@@ -72,30 +78,54 @@ def one_round(folder: Path, clients: int, asked: int) -> Callable[[], None]:
 
     def step() -> None:
         federation.step()
-        save_snapshot(folder / str(clients), federation.snapshot)
+        save_snapshot(folder / f"{clients}-{asked}", federation.snapshot)
 
     return step
 
 
-def against_few(repeats: int = 3) -> list[Figure]:
-    """What they add to the memory of a run on two workers, and to the time to its first row; with the same data."""
-    megabytes, seconds = list[float](), list[float]()
-    for _ in range(repeats):
-        few, many = (watch(_words(clients)) for clients in (FEW, MANY))
-        megabytes.append(many.peak_megabytes - few.peak_megabytes)
-        seconds.append(many.first_row_seconds - few.first_row_seconds)
-    what = f"{MANY:,} clients - {FEW}"
-    note = f"{few.peak_megabytes:.0f} MB and {few.first_row_seconds:.1f} s with {FEW}"
+def memory() -> list[Figure]:
+    """The memory of a run on two workers, and what many clients add to it and to the time to its first row."""
+    seen: dict[tuple[int, int], list[Watched]] = {point: [] for point in POINTS}
+    for i in range(REPEATS):
+        for point in POINTS if i == 0 else (FEW, MANY):
+            seen[point].append(watch(words(*point)))
+    pairs = list(zip(seen[FEW], seen[MANY], strict=True))
+    megabytes = [many.peak_megabytes - few.peak_megabytes for few, many in pairs]
+    seconds = [many.first_row_seconds - few.first_row_seconds for few, many in pairs]
+    what = f"{MANY[0]:,} clients - {FEW[0]}"
+    note = f"{pairs[0][0].peak_megabytes:.0f} MB and {pairs[0][0].first_row_seconds:.1f} s with {FEW[0]}"
     return [
         figure(f"memory, {what}", megabytes, unit="MB", must=200, better="lower", note=note),
         figure(f"start to first row, {what}", seconds, unit="s", must=5, better="lower"),
+        *(figure(name("memory", *point), [run.peak_megabytes for run in seen[point]], unit="MB") for point in POINTS),
     ]
 
 
-def _words(clients: int) -> list[str]:
+def words(clients: int, asked: int) -> list[str]:
     """A run of three rounds over a million examples, however many hold them; nobody trains."""
     return [
-        "quickstart", "rounds=3", "eval_every=1000", "algorithm=fedwsq.bench.round:Idle",
-        f"data={{name='synthetic', samples={EACH * MANY}, test_samples=100, size=4, clients={clients}}}",
-        "data.partition=dirichlet", "--workers", "2",
+        "quickstart", "rounds=3", "eval_every=1000", f"clients_per_round={asked}",
+        "algorithm=fedwsq.bench.round:Idle", "data.partition=dirichlet",
+        f"data={{name='synthetic', samples={EACH * MANY[0]}, test_samples=100, size=4, clients={clients}}}",
+        "--workers", "2",
     ]  # fmt: skip
+
+
+def draw(picture: Any, figures: Sequence[Figure]) -> None:
+    """Time of a round and memory, over the population and over the cohort, on a figure of matplotlib."""
+    found = {each.name: each for each in figures}
+    panels = picture.subplots(2, 2, sharex="col", sharey="row")
+    for row, (what, unit) in zip(panels, (("round", "ms"), ("memory", "MB")), strict=True):
+        for axes, points in zip(
+            row, ({n: (n, ASKED) for n in POPULATIONS}, {n: (AMONG, n) for n in COHORTS}), strict=True
+        ):
+            shown = {n: found[name(what, *point)] for n, point in points.items() if name(what, *point) in found}
+            ends = [
+                [each.value - each.low for each in shown.values()],
+                [each.high - each.value for each in shown.values()],
+            ]
+            axes.errorbar(list(shown), [each.value for each in shown.values()], ends, marker="o", capsize=3)
+            axes.grid(alpha=0.3)
+        row[0].set(ylabel=f"{what}, {unit}", ylim=(0, None))
+    panels[1][0].set(xscale="log", xlabel=f"clients, {ASKED} of them asked")
+    panels[1][1].set(xscale="log", xlabel=f"clients asked, of {AMONG:,}")

@@ -4,18 +4,19 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 
 from fedwsq.bench.bare import BATCH, images, network, steps
-from fedwsq.bench.figure import Figure, figure, in_turn, ratios
+from fedwsq.bench.figure import REPEATS, Figure, figure, in_turn, ratios
 from fedwsq.config import dump_plan, load_plan
 from fedwsq.core.threads import one_thread
 from fedwsq.data.batches import augment
 from fedwsq.federation.federation import Federation
-from fedwsq.federation.inprocess import Pool
+from fedwsq.federation.inprocess import MALLOC, Pool
 from fedwsq.federation.plan import Plan
 from fedwsq.federation.workload import build_workload
 from fedwsq.training.local import Precision, resolve_precision
@@ -27,19 +28,20 @@ SHARD = 10 * BATCH  # the paper's: 50,000 pictures over 100 clients, ten batches
 def measure() -> list[Figure]:
     """All of them, in the precision that a run would choose."""
     precision = resolve_precision("auto", CPU)
+    found = [standardization(precision)]
     with one_thread():
-        found = [standardization(precision), augmentation(precision)]
-    found.append(against_bare("resnet8", epochs=5, must=0.9, precision=precision, repeats=5))
-    found.append(against_bare("resnet18", epochs=2, must=0.95, precision=precision, repeats=2))
+        found.append(augmentation(precision))
+    found.append(against_bare("resnet8", epochs=5, must=0.9, precision=precision))
+    found.append(against_bare("resnet18", epochs=2, must=0.95, precision=precision))
     return found
 
 
-def standardization(precision: Precision) -> Figure:
-    """A ResNet-18 step with weight standardization over the same step without."""
-    plain, ws = (steps(network("resnet18", ws), 1, precision) for ws in (False, True))
-    without, with_ws = in_turn([plain, ws], repeats=7)
+def standardization(precision: Precision, model: str = "resnet18", repeats: int = 15) -> Figure:
+    """A step with weight standardization over the same step without, each in a process that is set up like a worker."""
+    with bare_loops((model, 1, precision, True), (model, 1, precision, False), environment=MALLOC) as (ws, plain):
+        with_ws, without = in_turn([lambda: side_by_side(ws), lambda: side_by_side(plain)], repeats)
     note = f"{precision}, {1e3 * statistics.median(without):.0f} ms a step without"
-    return figure("ResNet-18 step, WS / without", ratios(with_ws, without), must=1.05, better="lower", note=note)
+    return figure(f"{model} step, WS / without", ratios(with_ws, without), must=1.05, better="lower", note=note)
 
 
 def augmentation(precision: Precision, repeats: int = 21) -> Figure:
@@ -53,13 +55,13 @@ def augmentation(precision: Precision, repeats: int = 21) -> Figure:
     )  # fmt: skip
 
 
-def against_bare(model: str, epochs: int, must: float, precision: Precision, repeats: int) -> Figure:
+def against_bare(model: str, epochs: int, must: float, precision: Precision, repeats: int = REPEATS) -> Figure:
     """Whole rounds of two clients on two workers, in turn with two bare loops side by side that train as much."""
     plan = training_plan(model, epochs, precision)
     count, workload = epochs * SHARD // BATCH, build_workload(plan)
     pool = Pool(dump_plan(plan), 2, CPU)
     try:
-        with bare_loops(model, count, precision) as (first, second):
+        with bare_loops(*[(model, count, precision)] * 2) as (first, second):
             federation = Federation(workload, pool)
             ours, bare = in_turn([federation.step, lambda: side_by_side(first, second)], repeats)
     finally:
@@ -88,15 +90,20 @@ def training_plan(model: str, epochs: int, precision: Precision) -> Plan:
 
 
 @contextmanager
-def bare_loops(model: str, count: int, precision: Precision) -> Iterator[list["subprocess.Popen[str]"]]:
-    """Two processes that wait for their turn."""
-    main = f"from fedwsq.bench.bare import main; main({model!r}, {count}, {precision!r})"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+def bare_loops(
+    *arguments: tuple[Any, ...], environment: Mapping[str, str] | None = None
+) -> Iterator[list["subprocess.Popen[str]"]]:
+    """A process for each tuple of arguments of `bare.main`, that waits for its turn."""
+    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     loops = [
         subprocess.Popen(
-            [sys.executable, "-c", main], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-c", f"from fedwsq.bench.bare import main; main{each!r}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **threads, **(environment or {})},
         )
-        for _ in range(2)
+        for each in arguments
     ]
     try:
         yield loops

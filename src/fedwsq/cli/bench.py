@@ -1,7 +1,6 @@
 """`fedwsq bench`: measure the hot paths on this machine."""
 
 import argparse
-import json
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,10 @@ from rich.table import Table
 
 from fedwsq.bench import GROUPS
 from fedwsq.bench.figure import Figure, as_json, machine
+from fedwsq.bench.population import draw
+from fedwsq.cli.plot import blank, save
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.files import write_atomically
 
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -20,31 +23,48 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="measure codecs, training steps, rounds, memory and scale on this machine",
         description=(
             "Measure the hot paths on this machine. Every figure is a ratio within the run (against memcpy, a bare "
-            "PyTorch loop, plain torch, 100 clients), the median of five with its spread."
+            "PyTorch loop, plain torch, 100 clients): the median of five or more, with its spread."
         ),
-        epilog="examples:\n  fedwsq bench codec\n  fedwsq bench all --json bench.json\n",
+        epilog="`all` takes about ten minutes on two idle cores.\n\nexamples:\n  fedwsq bench codec\n"
+        "  fedwsq bench all --json bench.json --plot scale.png\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "group", nargs="?", default="all", choices=[*GROUPS, "all"], help="what to measure (default: all)"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here, group by group")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw cost over population and cohort: .png, .pdf...")
     parser.set_defaults(main=main)
 
 
 def main(args: argparse.Namespace) -> int:
     """Measure, print a table, and say which bars were met."""
-    console, found = Console(highlight=False, markup=False, emoji=False), list[Figure]()
-    about = machine()
-    console.print(f"{about['cpu']}, {about['cores']} cores, torch {about['torch']}")
-    for name in GROUPS if args.group == "all" else [args.group]:
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
-        found += GROUPS[name]()
-    console.print(_table(found))
-    if args.json:
-        about["date"] = time.strftime("%Y-%m-%d")
-        args.json.write_text(json.dumps({"machine": about, "figures": as_json(found)}, indent=2) + "\n")
+    groups = list(GROUPS) if args.group == "all" else [args.group]
+    if args.plot and "population" not in groups:
+        raise ConfigError(f"--plot draws what `population` measures, not `{args.group}`; use population or all")
+    picture = blank(args.plot, 8, 5) if args.plot else None
+    if args.json and not args.json.parent.is_dir():
+        raise ConfigError(f"cannot write {args.json}: there is no folder {args.json.parent}")
+    about = {"date": time.strftime("%Y-%m-%d"), **machine()}
+    print(f"{about['cpu']}, {about['cores']} cores, torch {about['torch']}")
+    found: list[Figure] = []
+    try:
+        for name in groups:
+            print(f"measuring {name} ...", file=sys.stderr, flush=True)
+            found += GROUPS[name]()
+            if args.json:
+                write_atomically(args.json, as_json(about, found))
+    finally:  # interrupted: what there is
+        _console().print(_table(found))
+    if picture is not None:
+        draw(picture, found)
+        save(picture, args.plot)
     return 0
+
+
+def _console() -> Console:
+    """As wide as the terminal; a file has room for whole lines."""
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
 
 
 def _table(figures: list[Figure]) -> Table:

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
+from fedwsq.cli.plot import blank, save
 from fedwsq.codecs import CODECS
 from fedwsq.codecs.grid import Grid
 from fedwsq.codecs.levels import (
@@ -97,14 +98,8 @@ def with_kind(name: str, kind: str | None) -> object:
 
 def plot(found: tuple[float, ...], file: Path) -> None:
     """Draw the levels as stems under the density of N(0, 1), and the edges of their cells."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("--plot needs an extra: pip install 'fedwsq[report]'") from None
-    figure = Figure(figsize=(6, 3.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    figure = blank(file, 6, 3.2)
+    axes = figure.subplots()
     reach = max(3.5, 1.1 * max(map(abs, found)))
     grid = [reach * (k / 200 - 1) for k in range(401)]
     axes.plot(grid, [density(x) for x in grid], color="black", linewidth=1.2, label="N(0, 1)")
@@ -112,7 +107,4 @@ def plot(found: tuple[float, ...], file: Path) -> None:
     axes.stem(found, [density(x) for x in found], linefmt="C0-", markerfmt="C0o", basefmt=" ", label="levels")
     axes.set(xlabel="x / std", ylabel="density", xlim=(-reach, reach), ylim=(0, None))
     axes.legend(frameon=False, fontsize="small")
-    try:
-        figure.savefig(file, dpi=150)
-    except ValueError:
-        raise ConfigError(f"cannot draw to {file}: the name must end in .png, .pdf or .svg") from None
+    save(figure, file)

@@ -1,16 +1,15 @@
 """`fedwsq partition`: who holds which examples."""
 
 import argparse
-import io
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fedwsq.cli.plot import blank, save
 from fedwsq.config import load_plan
 from fedwsq.core.errors import ConfigError
-from fedwsq.core.files import write_atomically
 from fedwsq.data import Split
 from fedwsq.data.split_files import check_range, import_split, save_split
 from fedwsq.federation.workload import load_data, split_data
@@ -59,7 +58,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def main(args: argparse.Namespace) -> int:
     """Make or read the split, then print, draw and save it."""
     words: list[str] = args.words
-    figure = figure_class() if args.plot else None  # is it there? Asked before anything is read
+    figure = blank(args.plot, 8, 6) if args.plot else None
     if args.repeats != "refuse" and not args.imported:
         raise ConfigError(f"--{args.repeats}-repeats needs --import: splits of our own repeat nothing")
     labels, classes = None, 0
@@ -83,7 +82,8 @@ def main(args: argparse.Namespace) -> int:
     if figure is not None:
         if labels is None:
             raise ConfigError("--plot needs data with one class an example; with --import give its config too")
-        draw(figure, split.counts(labels, classes), args.plot)
+        draw(figure, split.counts(labels, classes))
+        save(figure, args.plot)
     if args.out:
         save_split(args.out, split, examples)
     print("\n".join(describe(title, split, labels, classes)))
@@ -132,25 +132,9 @@ def picture(counts: Tensor) -> list[str]:
     return [head, *(f"{client:6} |{''.join(SHADES[n] for n in row)}|" for client, row in enumerate(levels.tolist()))]
 
 
-def figure_class() -> Any:
-    """Matplotlib's figure, or an error that says how to get it."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ConfigError("--plot needs an extra: pip install 'fedwsq[report]'") from None
-    return Figure
-
-
-def draw(figure: Any, counts: Tensor, path: Path) -> None:
-    """Clients by classes as an image file, the darker the more examples."""
-    canvas = figure(figsize=(8, 6), layout="constrained")
-    axes = canvas.subplots()
+def draw(figure: Any, counts: Tensor) -> None:
+    """Clients by classes, the darker the more examples."""
+    axes = figure.subplots()
     image = axes.imshow(counts.numpy(), aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
     axes.set(xlabel="class", ylabel="client")
-    canvas.colorbar(image, label="examples")
-    data = io.BytesIO()
-    try:
-        canvas.savefig(data, format=path.suffix.lstrip(".") or "png", dpi=150)
-    except ValueError as error:
-        raise ConfigError(f"cannot draw {path}: {error}") from None
-    write_atomically(path, data.getvalue())
+    figure.colorbar(image, label="examples")

@@ -1,0 +1,33 @@
+"""What commands draw with: matplotlib, loaded only when a picture is asked for."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.files import write_atomically
+
+
+def blank(path: Path, width: float, height: float) -> Any:
+    """An empty figure for `path`, in inches; what could not be saved there is refused before anything is done."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise ConfigError("--plot needs an extra: pip install 'fedwsq[report]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    if _kind(path) not in figure.canvas.get_supported_filetypes():
+        raise ConfigError(f"cannot draw {path}: its name must end in .png, .pdf or .svg")
+    if not path.parent.is_dir():
+        raise ConfigError(f"cannot draw {path}: there is no folder {path.parent}")
+    return figure
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write the figure, whole or not at all."""
+    data = io.BytesIO()
+    figure.savefig(data, format=_kind(path), dpi=150)
+    write_atomically(path, data.getvalue())
+
+
+def _kind(path: Path) -> str:
+    return path.suffix.lstrip(".").lower()
