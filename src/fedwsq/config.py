@@ -56,6 +56,8 @@ SHORTHANDS: dict[Any, tuple[Any, Callable[[Any], dict[str, Any]]]] = {
     BitPolicy: (int | float, lambda bits: {"name": "fixed", "bits": bits}),
     Standardization: (bool, lambda on: {"name": "ws" if on else "none"}),
 }
+# Settings that say where files lie: they may change when a run is resumed, as long as the files' contents do not.
+PLACES = ("data.root", "data.path", "data.partition.path", "channels.path", "model.init")
 
 
 def load_plan(config: str | Path = "quickstart", overrides: Mapping[str, Any] | Sequence[str] = ()) -> Plan:
@@ -118,6 +120,24 @@ def plan_settings(plan: Plan) -> dict[str, Any]:
 def dump_plan(plan: Plan) -> str:
     """The plan as TOML; `load_plan` of it gives the plan back."""
     return tomli_w.dumps(plan_settings(plan))
+
+
+def places(plan: Plan) -> dict[str, str]:
+    """Where the plan says that its files lie, by key."""
+    found: dict[str, str] = {}
+    for key in PLACES:
+        value: Any = plan_settings(plan)
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        if isinstance(value, str) and value:
+            found[key] = value
+    return found
+
+
+def locate(plan: Plan) -> Plan:
+    """The plan with those places written out in full, so that they are found from any folder."""
+    full = {key: str(Path(place).expanduser().absolute()) for key, place in places(plan).items()}
+    return plan if full == places(plan) else make_plan(plan_settings(plan), full)
 
 
 def plan_digest(plan: Plan) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedwsq.cli.progress import follow
 from fedwsq.cli.run import add_machine_options
-from fedwsq.config import parse_override
+from fedwsq.config import PLACES, parse_override
 from fedwsq.core.errors import ConfigError
 from fedwsq.federation.run import Run
 
@@ -15,6 +15,7 @@ Goes on from the last whole checkpoint, to the same weights as if the run had ne
 examples:
   fedwsq resume runs/quickstart-1
   fedwsq resume runs/quickstart-1 rounds=80
+  fedwsq resume runs/cifar10-1 data.root=/mnt/data
 """
 
 
@@ -28,19 +29,27 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="the run directory")
-    parser.add_argument("words", nargs="*", metavar="rounds=N", help="run until this round")
+    parser.add_argument(
+        "words",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="rounds=N: run until this round; data.root=DIR and the like: where files lie now",
+    )
     add_machine_options(parser)
     parser.set_defaults(main=main)
 
 
 def main(args: argparse.Namespace) -> int:
     """Resume it."""
-    rounds = None
-    for word in args.words:
-        key, rounds = parse_override(word)
-        if key != "rounds":
-            raise ConfigError(f"{key} cannot change on resume, only rounds can; start another run for that")
-        if type(rounds) is not int or rounds < 1:
-            raise ConfigError(f"rounds is {rounds!r}, must be a whole number of at least 1")
-    with Run.resume(args.folder, rounds, args.workers, args.device) as run:
+    given = dict(map(parse_override, args.words))
+    for key in given:
+        if key not in ("rounds", *PLACES):
+            raise ConfigError(
+                f"{key} cannot change on resume, only rounds and where files lie ({', '.join(PLACES)}) can; "
+                "start another run for that"
+            )
+    rounds = given.pop("rounds", None)
+    if rounds is not None and (type(rounds) is not int or rounds < 1):
+        raise ConfigError(f"rounds is {rounds!r}, must be a whole number of at least 1")
+    with Run.resume(args.folder, rounds, args.workers, args.device, given) as run:
         return follow(run, args.tensorboard, args.keep_messages)

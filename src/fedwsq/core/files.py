@@ -1,5 +1,6 @@
 """Files that are there whole or not at all."""
 
+import hashlib
 import os
 from pathlib import Path
 
@@ -22,6 +23,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_digest(path: Path) -> str:
+    """BLAKE2b of the file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
 
 
 def save_tensors(path: Path, tensors: Params, metadata: dict[str, str]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.files import file_digest
 from fedwsq.core.seeds import numpy_rng
 from fedwsq.core.types import Channel, Key
 
@@ -101,6 +102,11 @@ class Trace:
         rows = named.get(key.client) or named[list(named)[key.client % len(named)]]
         after = bisect.bisect_right(rows, key.round, key=lambda row: row.round)
         return rows[max(after - 1, 0)].channel
+
+    def digest(self) -> str:
+        """A hash of the file."""
+        read_trace(self.path)  # is it there?
+        return file_digest(Path(self.path).expanduser())
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,12 @@ import numpy as np
 import torch
 
 import fedwsq
-from fedwsq.config import dump_plan, load_plan, plan_digest
+from fedwsq.config import dump_plan, load_plan, locate, make_plan, plan_digest, plan_settings
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.files import save_tensors, write_atomically
 from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Params
+from fedwsq.federation.channels import Trace
 from fedwsq.federation.checkpoint import load_snapshot, save_snapshot
 from fedwsq.federation.federation import Federation, Progress, Snapshot, first_snapshot
 from fedwsq.federation.inprocess import Backend, Pool, Recorded, Serial
@@ -30,7 +31,7 @@ from fedwsq.federation.records import RoundRecord
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import Workload, build_workload, resolve_device
 from fedwsq.models import bake, weights_digest
-from fedwsq.models.weights import baked_metadata, weights_file
+from fedwsq.models.weights import baked_metadata
 from fedwsq.training.local import load, resolve_precision
 
 FORMAT = 1
@@ -80,8 +81,7 @@ class Run:
         chosen = resolve_device(device)
         precision = resolve_precision(plan.training.precision, chosen)
         plan = replace(plan, training=replace(plan.training, precision=precision))
-        if plan.model.init:  # to be found from anywhere when the run is resumed
-            plan = replace(plan, model=replace(plan.model, init=str(weights_file(plan.model.init).absolute())))
+        plan = locate(plan)
         _require_free(folder)
         run = cls(folder, plan, None, default_workers(workers, plan, chosen), chosen)
         try:
@@ -97,9 +97,17 @@ class Run:
     @classmethod
     @contextmanager
     def resume(
-        cls, folder: Path, rounds: int | None = None, workers: int = 0, device: str | None = None
+        cls,
+        folder: Path,
+        rounds: int | None = None,
+        workers: int = 0,
+        device: str | None = None,
+        moved: Mapping[str, str] | None = None,
     ) -> Iterator["Run"]:
-        """Go on with the run in `folder` from its last whole checkpoint, for more rounds if asked."""
+        """Go on with the run in `folder` from its last whole checkpoint, for more rounds if asked.
+
+        `moved` says where files lie now: {"data.root": "/data"}, for this time only.
+        """
         manifest = read_manifest(folder)
         plan = load_plan(folder / "config.toml")
         if plan_digest(plan) != manifest.get("config"):
@@ -116,7 +124,9 @@ class Run:
                 raise ConfigError(f"rounds is {rounds}, but {folder} has run {snapshot.round} rounds already")
             write_atomically(folder / "config.toml", dump_plan(plan).encode())
             chosen = resolve_device(device or manifest.get("device", "auto"))
-            run = cls(folder, plan, snapshot, default_workers(workers, plan, chosen), chosen)
+            here = locate(make_plan(plan_settings(plan), moved)) if moved else plan
+            run = cls(folder, here, snapshot, default_workers(workers, plan, chosen), chosen)
+            run.digest = plan_digest(plan)
             run._require_the_same(manifest)
             run.records = run._rewind(snapshot.round)
             run.warnings += [f"{warning}; going on from round {snapshot.round}"] if warning else []
@@ -189,6 +199,7 @@ class Run:
             "config": self.digest,
             "init": weights_digest(self.plan.model.init) if self.plan.model.init else "",
             "data": self.workload.data_digest,
+            "trace": self.plan.channels.digest() if isinstance(self.plan.channels, Trace) else "",
             "frozen": self.workload.schema.frozen.hex(),
             "run": self._start.run.hex(),
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -220,7 +231,9 @@ class Run:
                 "the data is not what the run began with: its training labels, or who holds which example, have "
                 "changed; put the files and the settings of where they are back, or start another run"
             )
-        init = self.plan.model.init
+        channels, init = self.plan.channels, self.plan.model.init
+        if isinstance(channels, Trace) and channels.digest() != manifest.get("trace"):
+            raise RunError(f"trace {channels.path} was changed since the run began; put it back or start another run")
         if init and weights_digest(init) != manifest.get("init"):
             raise RunError(f"model.init = {init} was changed since the run began; put it back or start another run")
         if self.workload.schema.frozen.hex() != manifest.get("frozen", ""):

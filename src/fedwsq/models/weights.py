@@ -1,6 +1,5 @@
 """Start from given weights: a safetensors file with the model's own names and shapes."""
 
-import hashlib
 import json
 import math
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.files import file_digest
 from fedwsq.core.tree import shapes
 from fedwsq.core.types import Params, Shapes
 from fedwsq.models.scaled import ScaledWSLayer
@@ -58,9 +58,8 @@ def baked_metadata(model: nn.Module) -> dict[str, str]:
 
 
 def weights_digest(path: str) -> str:
-    """BLAKE2b of the file's bytes."""
-    with open(weights_file(path), "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    """A hash of the file that `model.init` names."""
+    return file_digest(weights_file(path))
 
 
 def weights_file(path: str) -> Path:
