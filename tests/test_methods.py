@@ -33,6 +33,9 @@ def test_named_methods_are_compositions():
     assert (plans["fedpaq"].uplink.codec, plans["fedpaq"].uplink.bits) == (Uq(), Fixed(4))
     assert plans["fedhq+"].uplink == plans["fedpaq"].uplink
     assert plans["fedhq+"].aggregation == "error"
+    for name in ("feddyn", "fedsmoo", "scaffold"):  # what they add up is a plain mean over the cohort
+        assert plans[name].aggregation == "uniform"
+        assert load_plan("cifar10", {"method": name}).aggregation == "uniform"
     for name in ("fedws", "fedwsq", "fedpaq", "fedhq+"):
         assert plans[name].algorithm == FedAvg()
 

@@ -58,7 +58,7 @@ METHODS: dict[str, Method] = {
     ),
     "feddyn": Method(
         "a linear term that makes local optima agree",
-        {"algorithm": "feddyn"},
+        {"algorithm": "feddyn", "aggregation": "uniform"},
         client="cross-entropy - <g, w> + (alpha/2) |w - sent|^2",
         server="h <- h - alpha (replied / population) mean delta; w + mean delta - h / alpha",
         state="server: h; client: g",
@@ -76,7 +76,7 @@ METHODS: dict[str, Method] = {
     ),
     "fedsmoo": Method(
         "consensus and flat minima together",
-        {"algorithm": "fedsmoo"},
+        {"algorithm": "fedsmoo", "aggregation": "uniform"},
         client="cross-entropy at w + e, dynamic regularization of w and e; two passes a step",
         server="s <- rho mean mu / |mean mu|; w + mean delta + mean h",
         state="server: s, h; client: h, mu",
@@ -121,7 +121,7 @@ METHODS: dict[str, Method] = {
     ),
     "scaffold": Method(
         "control variates against client drift",
-        {"algorithm": "scaffold"},
+        {"algorithm": "scaffold", "aggregation": "uniform"},
         client="gradient + c - c_i",
         server="w + mean delta; c + (replied / population) mean change of c_i",
         state="server: c; client: c_i",
@@ -166,7 +166,9 @@ METHODS: dict[str, Method] = {
     "fedws": Method(
         "weight standardization",
         {"model.standardize": "ws"},
-        departs="unbiased std and eps outside the root, as in the published code",
+        departs="unbiased std and eps outside the root, as in the published code; rho also multiplies a convolution's "
+        "bias, which neither paper nor code does (vgg9, squeezenet and shufflenet have biases, and learned nothing "
+        "without)",
         cites="FedWSQ",
     ),
     "fedwsq": Method(
@@ -174,7 +176,8 @@ METHODS: dict[str, Method] = {
         {"model.standardize": "ws", "uplink": {"codec": "danuq", "bits": 4}},
         state="server: one scale a coded tensor",
         extra_bytes="B bits a coded weight instead of 32, one scale a coded tensor both ways",
-        departs="dequantizes with the shared scale, as in the published code; weighted by examples as in Eq. 1",
+        departs="as fedws, biases included; dequantizes with the shared scale, as in the published code; weighted by "
+        "examples as in Eq. 1",
         cites="FedWSQ",
     ),
 }

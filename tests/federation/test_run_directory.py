@@ -484,8 +484,10 @@ def test_data_that_was_changed_is_not_resumed(tmp_path, change):
     if change == "nothing":
         with Run.resume(folder, workers=1):
             return
+    before = (folder / "config.toml").read_text()
     with pytest.raises(RunError, match="the data is not what the run began with: its training labels, or who"):
-        Run.resume(folder, workers=1).__enter__()
+        Run.resume(folder, rounds=7, workers=1).__enter__()
+    assert (folder / "config.toml").read_text() == before
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["data"]  # as runs were before they said so
     (folder / "manifest.json").write_text(json.dumps(manifest))

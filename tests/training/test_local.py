@@ -84,6 +84,19 @@ def test_a_direction_may_ask_for_gradients_elsewhere():
     assert trained.loss == pytest.approx(0.5 * (1 + 9))
 
 
+def test_a_parameter_that_the_loss_does_not_use_stays_with_a_direction_too():
+    """Without a gradient there is neither a step nor decay, whichever method asks."""
+    task = toy_task(TARGETS["A"], steps=2, weight_decay=0.5)
+    task.model.unused = nn.Parameter(torch.ones(2))
+    start = {"w": torch.tensor([1.0, -2.0]), "unused": torch.ones(2)}
+    plain, directed = (
+        task.train(start, loss=toy_loss, direction=way).params
+        for way in (None, lambda params, gradient: gradient(params))
+    )
+    assert plain["unused"].tolist() == directed["unused"].tolist() == [1.0, 1.0]
+    assert torch.equal(plain["w"], directed["w"])
+
+
 def test_a_direction_is_clipped():
     far = lambda params, gradient: {"w": torch.tensor([30.0, 40.0])} if gradient(params) else {}
     task = toy_task(TARGETS["A"], steps=1, clip_norm=10.0)

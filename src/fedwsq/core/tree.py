@@ -39,6 +39,11 @@ def norm(a: Params) -> Tensor:
     return total.sqrt()
 
 
+def to_device(a: Params, device: torch.device) -> Params:
+    """The same tensors on `device`; those that are there already are not copied."""
+    return {name: x.to(device) for name, x in a.items()}
+
+
 def shapes(a: Params) -> Shapes:
     """The shape of each tensor, in order."""
     return {name: tuple(x.shape) for name, x in a.items()}

@@ -201,28 +201,26 @@ class Federation:
             # Random, not derived: a reply to an earlier attempt at this round must not pass for a new one.
             nonce = secrets.token_bytes(16)
             message = Message(Kind.ORDER, key, before.run, nonce, accepted=accepted, rates=(1.0,))
-            instead = b""
-            if sent.public is not None:
-                missing = missed(sent.steps, accepted, number)
-                message = replace(message, packets=missing or {})
-                if missing is None or len(encode(message, self.schema)) + len(sent.body) >= len(sent.whole):
-                    message, instead = replace(message, packets={}), sent.whole
-            down = len(instead or sent.body) + len(encode(message, self.schema))
+            chained = sent.public is not None
+            missing = missed(sent.steps, accepted, number) if chained else {}
+            head, instead = encode(replace(message, packets=missing or {}), self.schema), b""
+            if missing is None or (chained and len(head) + len(sent.body) >= len(sent.whole)):
+                missing, head, instead = {}, encode(message, self.schema), sent.whole
+            body = len(instead or sent.body)
             examples = len(self.workload.split[client])
             steps = self.plan.training.steps(examples)
-            ready = download_seconds(channel, down) + compute_seconds(channel, steps) if channel else 0.0
+            ready = 0.0
+            if channel is not None:
+                ready = download_seconds(channel, body + len(head)) + compute_seconds(channel, steps)
             sends = self.plan.algorithm.sends
             rates = self.plan.uplink.rates(key, channel, self.schema, before.shared, sends, ready, metrics)
             if rates is None:
                 continue
             message = replace(message, rates=rates)
-            head = encode(message, self.schema)
-            down, plain = (
-                len(instead or sent.body) + len(head),
-                float32_bytes(replace(message, packets={}), self.schema),
-            )
+            head = encode(replace(message, packets=missing), self.schema)
+            plain = sent.float32_bytes + float32_bytes(message, self.schema)
             order = Order(key, head, instead, examples)
-            asked[client] = Asked(replace(message, packets={}), order, down, sent.float32_bytes + plain, channel, steps)
+            asked[client] = Asked(message, order, body + len(head), plain, channel, steps)
         return asked
 
     def _gather(self, before: Snapshot, body: bytes, asked: Mapping[int, Asked], progress: Progress | None) -> Gathered:

@@ -96,6 +96,9 @@ class Pool:
     MAX_DEATHS = 3  # in a row, of workers that never answered: then something is wrong with every worker
 
     def __init__(self, plan_toml: str, workers: int, device: torch.device, store: Path | None = None) -> None:
+        if store is None:  # not a run in a directory; any worker may be asked for any client, so they share one
+            self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
+            store = Path(self._temporary.name)
         self._setup = _setup(plan_toml, device, store)
         self._workers = [_Worker(self._setup) for _ in range(workers)]
         self._deaths = 0
@@ -187,12 +190,13 @@ class Recorded:
 
     def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
         """Write the broadcast and the orders, then each reply as it comes."""
+        shared: dict[str, bytes] = {}
         for order in orders:
             round_name = f"round-{order.key.round}"
-            (self.folder / f"{round_name}-broadcast.fwsq").write_bytes(body)
-            if order.body:
-                (self.folder / f"{round_name}-whole.fwsq").write_bytes(order.body)
+            shared |= {f"{round_name}-broadcast": body, **({f"{round_name}-whole": order.body} if order.body else {})}
             (self.folder / f"{round_name}-client-{order.key.client}-order.fwsq").write_bytes(order.head)
+        for name, data in shared.items():
+            (self.folder / f"{name}.fwsq").write_bytes(data)
         for answer in self.inner.dispatch(body, orders):
             if isinstance(answer, Reply):
                 name = f"round-{answer.key.round}-client-{answer.key.client}.fwsq"

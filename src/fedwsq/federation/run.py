@@ -8,7 +8,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -122,12 +122,12 @@ class Run:
             snapshot, warning = load_snapshot(folder / "checkpoints")
             if rounds is not None and rounds < snapshot.round:
                 raise ConfigError(f"rounds is {rounds}, but {folder} has run {snapshot.round} rounds already")
-            write_atomically(folder / "config.toml", dump_plan(plan).encode())
             chosen = resolve_device(device or manifest.get("device", "auto"))
             here = locate(make_plan(plan_settings(plan), moved)) if moved else plan
             run = cls(folder, here, snapshot, default_workers(workers, plan, chosen), chosen)
             run.digest = plan_digest(plan)
             run._require_the_same(manifest)
+            write_atomically(folder / "config.toml", dump_plan(plan).encode())
             run.records = run._rewind(snapshot.round)
             run.warnings += [f"{warning}; going on from round {snapshot.round}"] if warning else []
             run.warnings += _differences(manifest, run.manifest())
@@ -140,23 +140,18 @@ class Run:
         keep_messages: bool = False,
     ) -> Summary:
         """Run the remaining rounds, telling the listeners of each. Ctrl-C saves what is complete and is passed on."""
-        backend = self._open_backend()
-        if keep_messages:
-            backend = Recorded(backend, self.folder / "messages")
-        federation = Federation(self.workload, backend, self._start, self.folder)
-        try:
-            with open(self.folder / "rounds.jsonl", "a") as rows:
+        with closing(self._open_backend()) as backend, open(self.folder / "rounds.jsonl", "a") as rows:
+            recorded = Recorded(backend, self.folder / "messages") if keep_messages else backend
+            federation = Federation(self.workload, recorded, self._start, self.folder)
+            try:
                 self._save()
                 while self._committed.round < self.plan.rounds and not self._reached():
                     self._commit(federation, replace(federation.step(progress), config=self.digest), rows)
                     for listen in listeners:
                         listen(self.records[-1])
                     self._require_replies()
-        finally:
-            try:
-                self._save()
             finally:
-                backend.close()
+                self._save()
         self._export("model.safetensors", self._committed)
         return self.summary()
 
@@ -192,7 +187,7 @@ class Run:
             "numpy": np.__version__,
             "cpu": cpu_name(),
             "cores": os.cpu_count(),
-            "device": self.device.type,
+            "device": str(self.device),
             "workers": self.workers,
             "precision": self.plan.training.precision,
             "seed": self.plan.seed,

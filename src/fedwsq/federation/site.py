@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 
 from fedwsq.core.errors import MessageError, UpdateError
+from fedwsq.core.tree import to_device
 from fedwsq.core.types import Key, State, Vectors
 from fedwsq.evaluation import Scores, score
 from fedwsq.federation.channels import Measured
@@ -86,8 +87,8 @@ class Site:
         began = time.perf_counter()
         task = self._task(asked.key)
         memory = self._memory(asked)
-        start = self._start(received, asked, memory)
-        state = memory.get("") or plan.algorithm.init_client(start["params"])
+        start = self._here(self._start(received, asked, memory))
+        state = self._here(memory.get("", {})) or plan.algorithm.init_client(start["params"])
         update, state = plan.algorithm.client_update(start, state, task)
         trained = time.perf_counter()
         residuals = memory.get(RESIDUAL, {})
@@ -176,6 +177,10 @@ class Site:
         steps = {**asked.packets, **received.steps}
         link, key = self.workload.plan.downlink, asked.key
         return rebuild(link, memory[PUBLIC], steps, asked.accepted, key.round, key.seed, self.workload.schema)
+
+    def _here(self, vectors: Vectors) -> Vectors:
+        """Vectors on the device that this site computes on."""
+        return {name: to_device(params, self.device) for name, params in vectors.items()}
 
     def _task(self, key: Key) -> LocalTask:
         plan = self.workload.plan

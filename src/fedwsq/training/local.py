@@ -58,7 +58,7 @@ class Training:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
 
     def batch_size_for(self, examples: int) -> int:
-        """The batch size for a shard: as given, or so that an epoch has `batches_per_epoch` batches."""
+        """The batch size for a shard: as given, or so that an epoch has at most `batches_per_epoch` batches."""
         return self.batch_size or max(1, -(-examples // self.batches_per_epoch))
 
     def steps(self, examples: int) -> int:
@@ -189,6 +189,7 @@ class LocalTask:
     def _backward(self, params: Params, x: Tensor, y: Tensor, loss: Loss, direction: Direction | None) -> Tensor:
         """Leave the step's direction in the parameters' gradients and return the loss at the current point."""
         losses: list[Tensor] = []
+        idle: set[str] = set()  # parameters that the loss does not depend on
 
         def backward() -> None:
             for p in params.values():
@@ -203,13 +204,14 @@ class LocalTask:
             load(self.model, at)
             backward()
             load(self.model, here)
+            idle.update(name for name, p in params.items() if p.grad is None)
             return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in params.items()}
 
         if direction is None:
             backward()
         else:
             for name, step in direction(snapshot(params), gradient).items():
-                params[name].grad = step
+                params[name].grad = None if name in idle else step  # as without a direction: no step, no decay
         return losses[0]
 
 
@@ -238,7 +240,9 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
         return precision
     if device.type == "cuda":
         return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    capable = device.type == "cpu" and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return "float32"
+    capable = torch.ops.mkldnn._is_mkldnn_bf16_supported()
     return "bfloat16" if capable and bfloat16_speedup() > 1.1 else "float32"
 
 
