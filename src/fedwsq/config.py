@@ -25,7 +25,7 @@ import tomli_w
 
 from fedwsq.algorithms import ALGORITHMS, SERVER_OPTIMIZERS, Algorithm, ServerOptimizer
 from fedwsq.codecs import BITS, CODECS, BitPolicy, Codec
-from fedwsq.core.errors import ConfigError
+from fedwsq.core.errors import ConfigError, did_you_mean
 from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
@@ -92,7 +92,7 @@ def read_config(config: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text())
     except FileNotFoundError:
-        near = _nearest(str(config), shipped)
+        near = did_you_mean(str(config), shipped)
         raise ConfigError(f"no config {str(config)!r}: not a file, and not one of {', '.join(shipped)}{near}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read config {path}: {error}") from None
@@ -152,7 +152,7 @@ def _expand(method: Any) -> dict[str, Any]:
     if method is None:
         return {}
     if not isinstance(method, str) or method not in METHODS:
-        raise ConfigError(f"method is {method!r}; it can be {', '.join(METHODS)}{_nearest(method, METHODS)}")
+        raise ConfigError(f"method is {method!r}; it can be {', '.join(METHODS)}{did_you_mean(method, METHODS)}")
     return copy.deepcopy({**PLAIN, **METHODS[method].settings})  # overrides change what they are given
 
 
@@ -192,7 +192,7 @@ def _build(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         options = get_args(hint)
         if value not in options:
-            raise ConfigError(f"{where} is {value!r}; it can be {', '.join(options)}{_nearest(value, options)}")
+            raise ConfigError(f"{where} is {value!r}; it can be {', '.join(options)}{did_you_mean(value, options)}")
         return value
     if origin in (Union, types.UnionType):
         *others, last = (option for option in get_args(hint) if option is not type(None))
@@ -250,7 +250,8 @@ def _find(table: Mapping[str, Callable[..., Any]], name: Any, where: str) -> Any
     if name in table:
         return table[name]
     if ":" not in name:
-        raise ConfigError(f"{where} is {name!r}; it can be {', '.join(table)} or module:name{_nearest(name, table)}")
+        offer = f"{', '.join(table)} or module:name{did_you_mean(name, table)}"
+        raise ConfigError(f"{where} is {name!r}; it can be {offer}")
     module, _, attribute = name.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
@@ -283,7 +284,7 @@ def _build_known(known: Mapping[str, Any], settings: Mapping[str, Any], where: s
         if key not in known:
             place = f"{where}.{key}" if where else key
             owner = name or where or "a plan"
-            hint = _nearest(key, known) or _elsewhere(key)
+            hint = did_you_mean(key, known) or _elsewhere(key)
             raise ConfigError(f"unknown key {place}; {owner} has {', '.join(known) or 'no settings'}{hint}")
     return {key: _build(known[key], value, f"{where}.{key}" if where else key) for key, value in settings.items()}
 
@@ -292,11 +293,6 @@ def _table(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise ConfigError(f"{where} is {value!r}, must be a table such as {where} = {{ name = ... }}")
     return dict(value)
-
-
-def _nearest(word: Any, known: Any) -> str:
-    close = difflib.get_close_matches(str(word), [str(k) for k in known], n=1)
-    return f"; did you mean {close[0]}?" if close else ""
 
 
 def _elsewhere(key: str) -> str:

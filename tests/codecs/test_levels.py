@@ -177,7 +177,7 @@ def test_edges_are_midpoints():
         (
             2,
             "optimum",
-            'danuq has no level kind "optimum"; did you mean "optimal"? it offers paper, optimal, lloyd-max',
+            'danuq has no level kind "optimum"; it offers paper, optimal, lloyd-max; did you mean optimal?',
         ),
         (2, "x", 'danuq has no level kind "x"; it offers paper, optimal, lloyd-max'),
     ],

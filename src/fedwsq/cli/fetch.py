@@ -1,7 +1,6 @@
 """`fedwsq fetch`: download a data set from its publisher."""
 
 import argparse
-import difflib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from shlex import join
@@ -10,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from fedwsq.cli.progress import human_bytes
-from fedwsq.core.errors import DataError
+from fedwsq.core.errors import DataError, did_you_mean
 from fedwsq.data.dataset import data_root
 from fedwsq.data.fetch import SOURCES, File, Watcher, fetch, kept_bytes
 
@@ -50,8 +49,7 @@ def main(args: argparse.Namespace) -> int:
         list_sources()
         return 0
     if args.name not in SOURCES:
-        close = difflib.get_close_matches(args.name, SOURCES, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
+        hint = did_you_mean(args.name, SOURCES)
         raise DataError(f"{args.name!r} cannot be fetched; there are {', '.join(SOURCES)}{hint}")
     source, root = SOURCES[args.name], data_root(args.root)
     folder = root / source.folder

@@ -1,7 +1,6 @@
 """`fedwsq levels`: the quantization levels of DANUQ and of every other codec that has some."""
 
 import argparse
-import difflib
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -19,7 +18,7 @@ from fedwsq.codecs.levels import (
     normal_entropy,
     normal_error,
 )
-from fedwsq.core.errors import ConfigError
+from fedwsq.core.errors import ConfigError, did_you_mean
 
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -66,9 +65,7 @@ class LevelSet(NamedTuple):
 def level_set(name: str, bits: int, kind: str | None = None) -> LevelSet:
     """The levels of a codec in the table; ConfigError when it has none."""
     if name not in CODECS:
-        near = difflib.get_close_matches(name, CODECS, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ConfigError(f"no codec {name!r}; there are {', '.join(CODECS)}{hint}")
+        raise ConfigError(f"no codec {name!r}; there are {', '.join(CODECS)}{did_you_mean(name, CODECS)}")
     if name == "danuq":
         return LevelSet(levels(bits, kind or "paper"))
     if name != "eden" and not callable(getattr(CODECS[name], "levels", None)):

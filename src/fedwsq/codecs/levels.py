@@ -1,6 +1,5 @@
 """DANUQ's reproduction levels for N(0, 1): published, optimal and Lloyd-Max, and what any level set costs."""
 
-import difflib
 import functools
 import math
 from collections.abc import Iterator, Sequence
@@ -8,7 +7,7 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import NamedTuple
 
-from fedwsq.core.errors import ConfigError
+from fedwsq.core.errors import ConfigError, did_you_mean
 
 # The published FedWSQ code's constants (21 July 2025). Its 4-bit set is not the minimizer of the paper's own cost.
 PAPER: dict[int, tuple[float, ...]] = {
@@ -26,9 +25,8 @@ SOLVED_WIDTHS = range(1, 9)
 def widths(kind: str) -> frozenset[int]:
     """The bit widths that have levels of this kind."""
     if kind not in LEVEL_KINDS:
-        near = difflib.get_close_matches(kind, LEVEL_KINDS, n=1)
-        hint = f'; did you mean "{near[0]}"?' if near else ";"
-        raise ConfigError(f'danuq has no level kind "{kind}"{hint} it offers {", ".join(LEVEL_KINDS)}')
+        offer = ", ".join(LEVEL_KINDS)
+        raise ConfigError(f'danuq has no level kind "{kind}"; it offers {offer}{did_you_mean(kind, LEVEL_KINDS)}')
     return frozenset(PAPER if kind == "paper" else SOLVED_WIDTHS)
 
 

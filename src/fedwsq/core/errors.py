@@ -1,5 +1,8 @@
 """Errors a user can act on. The command line prints them as one line and exits with 2."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class FedwsqError(Exception):
     """Something the caller can put right; its text names the value, the rule and the way out."""
@@ -23,3 +26,9 @@ class UpdateError(FedwsqError, ValueError):
 
 class RunError(FedwsqError):
     """A run directory that is in use, already taken, damaged or from another version."""
+
+
+def did_you_mean(word: object, known: Iterable[object]) -> str:
+    """The end of an error about an unknown word: the known one that is most like it, if any is."""
+    close = difflib.get_close_matches(str(word), [str(each) for each in known], n=1)
+    return f"; did you mean {close[0]}?" if close else ""

@@ -1,8 +1,10 @@
 """Files that are there whole or not at all."""
 
+import fcntl
 import hashlib
 import os
 from pathlib import Path
+from typing import IO, Any
 
 import safetensors.torch
 import torch
@@ -23,6 +25,15 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def try_lock(file: IO[Any]) -> bool:
+    """Take an open file for this process, until it is closed or the process ends, however that comes about."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def file_digest(path: Path) -> str:

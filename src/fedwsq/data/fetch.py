@@ -15,7 +15,6 @@ import shutil
 import ssl
 import stat
 import string
-import sys
 import tarfile
 import time
 import urllib.error
@@ -30,7 +29,7 @@ from typing import IO, Any
 from urllib.parse import quote, urldefrag, urljoin, urlsplit
 
 from fedwsq.core.errors import DataError
-from fedwsq.core.files import write_atomically
+from fedwsq.core.files import try_lock, write_atomically
 
 REDIRECTS = 5
 CHUNK_BYTES = 1 << 18
@@ -212,22 +211,12 @@ def _lock(path: Path) -> IO[str]:
         with suppress(FileNotFoundError, FileExistsError), ExitStack() as stack:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "a"))
-            _hold(file, path)
+            if not try_lock(file):
+                raise DataError(f"{path.parent} is in use: the same data set is being fetched; wait for it")
             if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
                 stack.pop_all()
                 return file
     raise DataError(f"{path.parent} cannot be made or kept as a folder; move away what is in its place")
-
-
-def _hold(file: IO[str], path: Path) -> None:
-    if sys.platform == "win32":
-        return
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise DataError(f"{path.parent} is in use: the same data set is being fetched; wait for it") from None
 
 
 def _require_space(source: Source, work: Path) -> None:

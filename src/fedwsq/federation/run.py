@@ -5,7 +5,6 @@ import json
 import math
 import os
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -19,7 +18,7 @@ import torch
 import fedwsq
 from fedwsq.config import dump_plan, load_plan, locate, make_plan, plan_digest, plan_settings
 from fedwsq.core.errors import ConfigError, RunError
-from fedwsq.core.files import save_tensors, write_atomically
+from fedwsq.core.files import save_tensors, try_lock, write_atomically
 from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Params
 from fedwsq.federation.channels import Trace
@@ -310,21 +309,14 @@ def _require_free(folder: Path) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the directory: two processes must not write to one run. The lock ends with the process, however it ends."""
-    if sys.platform == "win32":
-        yield
-        return
-    import fcntl
-
+    """Hold the directory: two processes must not write to one run."""
     try:
         file = open(folder / ".lock", "a")  # noqa: SIM115
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror}") from None
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunError(f"{folder} is in use by another process; choose another --out or wait for it") from None
+        if not try_lock(file):
+            raise RunError(f"{folder} is in use by another process; choose another --out or wait for it")
         yield
 
 
