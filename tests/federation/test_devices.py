@@ -10,7 +10,8 @@ from fedwsq.algorithms import Scaffold
 from fedwsq.config import dump_plan
 from fedwsq.core.tree import fingerprint, scale
 from fedwsq.federation.federation import Federation, first_snapshot
-from fedwsq.federation.inprocess import Pool, Serial
+from fedwsq.federation.inprocess import Pool, Serial, gpu_for
+from fedwsq.federation.run import default_workers
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
 from fedwsq.training import Trained
@@ -53,6 +54,22 @@ def test_workers_without_a_run_directory_share_what_clients_remember():
             assert [federation.step().failures for _ in range(3)] == [{}, {}, {}]
             found.append(fingerprint(federation.params))
     assert found[0] == found[1]
+
+
+def test_every_worker_has_a_gpu_of_its_own(monkeypatch):
+    plan = tiny(clients_per_round=3)
+    several, second = torch.device("cuda"), torch.device("cuda:1")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert [gpu_for(slot, several) for slot in range(3)] == [{"CUDA_VISIBLE_DEVICES": n} for n in ("0", "1", "0")]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-f0")
+    assert gpu_for(1, several) == {"CUDA_VISIBLE_DEVICES": "GPU-f0"}
+    assert gpu_for(1, second) == gpu_for(1, torch.device("cpu")) == {}
+    assert [default_workers(0, plan, device) for device in (several, second)] == [2, 1]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
+    assert default_workers(0, plan, several) == 3
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert gpu_for(0, several) == {}
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import wait
 from multiprocessing.reduction import send_handle
@@ -96,11 +96,12 @@ class Pool:
     MAX_DEATHS = 3  # in a row, of workers that never answered: then something is wrong with every worker
 
     def __init__(self, plan_toml: str, workers: int, device: torch.device, store: Path | None = None) -> None:
+        self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if store is None:  # not a run in a directory; any worker may be asked for any client, so they share one
             self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
             store = Path(self._temporary.name)
-        self._setup = _setup(plan_toml, device, store)
-        self._workers = [_Worker(self._setup) for _ in range(workers)]
+        self._setup, self._device = _setup(plan_toml, device, store), device
+        self._workers = [_Worker(self._setup, gpu_for(slot, device)) for slot in range(workers)]
         self._deaths = 0
 
     def adopt(self, plan_toml: str, device: torch.device, store: Path | None = None) -> None:
@@ -135,6 +136,8 @@ class Pool:
         for worker in self._workers:
             worker.stop()
         self._workers = []
+        if self._temporary is not None:
+            self._temporary.cleanup()
 
     def _scatter(self, tasks: Sequence[Task]) -> Iterator[tuple[int, Answer | None]]:
         """The answer to every task by its index, as they arrive; None: the worker died."""
@@ -159,7 +162,7 @@ class Pool:
                 for slot, worker in enumerate(self._workers):  # none if closed before this round was over
                     if worker.asked:  # abandoned half-way: their answers must not reach the next round
                         worker.stop()
-                        self._workers[slot] = _Worker(self._setup)
+                        self._workers[slot] = _Worker(self._setup, gpu_for(slot, self._device))
 
     def _hand_out(self, slot: int, waiting: deque[tuple[int, Task]], shelf: "_Shelf") -> None:
         """Give a worker its next task, or several short ones."""
@@ -178,7 +181,7 @@ class Pool:
         self._deaths += not self._workers[slot].answered
         if self._deaths >= self.MAX_DEATHS:
             raise RunError(f"{self._deaths} worker processes died in a row ({why}); try fewer with --workers 1")
-        self._workers[slot] = _Worker(self._setup)
+        self._workers[slot] = _Worker(self._setup, gpu_for(slot, self._device))
 
 
 class Recorded:
@@ -258,7 +261,7 @@ def _nameless(data: bytes) -> int:
 class _Worker:
     """One worker process and the pipe to it."""
 
-    def __init__(self, setup: bytes) -> None:
+    def __init__(self, setup: bytes, environment: Mapping[str, str] | None = None) -> None:
         self.pipe, theirs = Pipe()
         paths = [path or os.getcwd() for path in sys.path]
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
@@ -267,7 +270,7 @@ class _Worker:
             [sys.executable, "-P", "-m", "fedwsq.federation.worker", str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env={**MALLOC, **os.environ, **threads, "PYTHONPATH": os.pathsep.join(paths)},
+            env={**MALLOC, **os.environ, **threads, **(environment or {}), "PYTHONPATH": os.pathsep.join(paths)},
             process_group=0,  # Ctrl-C is for the parent alone
         )
         theirs.close()
@@ -317,6 +320,15 @@ class _Worker:
             self.process.wait(0.2)
         self.process.kill()
         return f"exit status {self.process.wait()}"
+
+
+def gpu_for(slot: int, device: torch.device) -> dict[str, str]:
+    """What makes a worker see one GPU of several, each the next; "cuda:1" and the like stay as they are."""
+    count = torch.cuda.device_count() if device == torch.device("cuda") else 0
+    if count < 2:
+        return {}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+    return {"CUDA_VISIBLE_DEVICES": visible.split(",")[slot % count]}
 
 
 def attempt(site: Site, body: bytes | memoryview, order: Order) -> Reply | Failure:

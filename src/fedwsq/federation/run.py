@@ -279,13 +279,17 @@ class Run:
 
 
 def default_workers(workers: int, plan: Plan, device: torch.device) -> int:
-    """As many as asked; else as many as cores, no more than there are clients in a round, and one on a GPU."""
+    """As many as asked; else as many as cores or GPUs, and no more than there are clients in a round."""
     if workers < 0:
         raise ConfigError(f"workers is {workers}, must be at least 1 (0: as many as cores)")
     if workers:
         return workers
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores, plan.clients_per_round) if device.type == "cpu" else 1
+    count = 1
+    if device.type == "cpu":
+        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    elif device == torch.device("cuda"):
+        count = torch.cuda.device_count()
+    return min(count, plan.clients_per_round)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
