@@ -1,8 +1,8 @@
-"""The figures the README claims of a run as a whole: accuracy, speed, memory and overhead.
+"""The figures the README claims of a run as a whole: bytes, accuracy, speed and overhead.
 
-    python benchmarks/foundation.py [size] [quickstart] [memory] [overhead] [--json FILE]
+    python benchmarks/foundation.py [size] [quickstart] [overhead] [--json FILE]
 
-`memory` and `overhead` need CIFAR-10 under FEDWSQ_DATA. Without names, all of them run.
+`overhead` needs CIFAR-10 under FEDWSQ_DATA. Without names, all of them run.
 """
 
 import argparse
@@ -15,7 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil
+import torch
+
+from fedwsq import Danuq, Fixed, Float32, Link, Schema
+from fedwsq.models import resnet18
 
 SEEDS = (0, 1, 2)
 
@@ -47,50 +50,12 @@ def quickstart(folder: Path) -> dict:
     }
 
 
-def memory(folder: Path) -> dict:
-    """Peak memory of a ResNet-18 run with 100 clients on 2 workers: PSS over all its processes, sampled."""
-    command = [
-        sys.executable,
-        "-m",
-        "fedwsq.cli",
-        "run",
-        "cifar10",
-        "rounds=1",
-        "--workers",
-        "2",
-        "--out",
-        str(folder / "memory"),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    peak = 0
-    while process.poll() is None:
-        total = 0
-        for each in [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]:
-            try:
-                total += each.memory_full_info().pss
-            except psutil.Error:
-                continue
-        peak = max(peak, total)
-        time.sleep(0.2)
-    row = json.loads((folder / "memory" / "rounds.jsonl").read_text())
-    return {"peak_pss_gigabytes": peak / 1e9, "round_seconds": row["seconds"], "exit": process.returncode}
-
-
 def size(folder: Path) -> dict:
-    """Bytes of one client's reply for ResNet-18 at each width: the length of a real message."""
-    import torch
-
-    from fedwsq import Danuq, Fixed, Float32, Key, Link, Message, Schema, encode
-    from fedwsq.models import resnet18
-    from fedwsq.wire import Kind
-
-    schema = Schema({name: tuple(p.shape) for name, p in resnet18().named_parameters()})
-    delta = {name: 1e-3 * torch.randn(shape) for name, shape in schema.shapes.items()}
-    lengths = {}
-    for bits in (32, 4, 2, 1):
-        link, key = Link(Float32() if bits == 32 else Danuq(), Fixed(bits)), Key(0, 1, 0)
-        sent = link.send({"delta": delta}, link.init(schema, ("delta",)), key, (float(bits),), schema)
-        lengths[bits] = len(encode(Message(Kind.REPLY, key, bytes(16), packets=sent.packets), schema))
+    """Bytes of one client's reply for ResNet-18 with 10 classes at each width, the metrics that it reports included."""
+    with torch.device("meta"):
+        schema = Schema({name: tuple(p.shape) for name, p in resnet18().named_parameters()})
+    links = {32: Link(Float32()), **{bits: Link(Danuq(), Fixed(bits)) for bits in (4, 2, 1)}}
+    lengths = {bits: link.reply_bytes(bits, ("delta",), schema) for bits, link in links.items()}
     return {"reply_bytes": lengths, "factor": {bits: lengths[32] / length for bits, length in lengths.items()}}
 
 
@@ -102,7 +67,7 @@ def overhead(folder: Path) -> dict:
 
 
 def main() -> None:
-    parts = {"size": size, "quickstart": quickstart, "memory": memory, "overhead": overhead}
+    parts = {"size": size, "quickstart": quickstart, "overhead": overhead}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
     parser.add_argument("--json", type=Path, help="also write the figures to this file")

@@ -144,8 +144,8 @@ METHODS: dict[str, Method] = {
         {"algorithm": "fedwon", "model.standardize": "scaled"},
         extra_bytes="a gain and a bias for each output channel, no norm parameters",
         departs='raw weights are exchanged; `exchange = "wsp"` is what the FedWSQ paper says FedWon does; '
-        "LayerNorms stay; gamma assumes a ReLU after each convolution: resnets and VGG-like networks start well, "
-        "shufflenet with logits in the thousands",
+        "LayerNorms stay; gamma assumes a ReLU after each convolution: the other resnets and VGG-like networks start "
+        "well, resnet34 with logits of some 100, shufflenet with thousands",
         cites="arXiv:2306.05879",
     ),
     "fedpaq": Method(

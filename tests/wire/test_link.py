@@ -15,7 +15,7 @@ from fedwsq.core.types import Key
 from fedwsq.models import MODELS, resnet18
 from fedwsq.wire import Kind, Link, Message, Schema, decode, encode
 from fedwsq.wire.link import SELECTS
-from fedwsq.wire.message import CHECKSUM_BYTES, ENTRY_BYTES, HEADER_BYTES, float32_bytes
+from fedwsq.wire.message import CHECKSUM_BYTES, ENTRY_BYTES, HEADER_BYTES, REPLY_METRICS, float32_bytes
 
 WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
 KEY = Key(seed=7, round=3, client=12)
@@ -228,11 +228,13 @@ def test_uplink_bytes_of_resnet18_are_the_worked_ones_plus_a_stated_header(class
     update = {name: torch.tensor(1e-3).expand(shape) for name, shape in schema.shapes.items()}
     rates = link.rates(KEY, None, schema, {})
     sent = link.send({"delta": update}, link.init(schema, ("delta",)), KEY, rates, schema)
-    reply = Message(Kind.REPLY, KEY, RUN, metrics={"loss": 1.0}, packets=sent.packets)
-    # 128 header, 16 checksum, "loss" 1 + 4 + 8, "delta" 1 + 5 and its count 4, 18 for each of 62 tensors: 1,283.
-    overhead = HEADER_BYTES + CHECKSUM_BYTES + (1 + 4 + 8) + (1 + 5 + 4) + ENTRY_BYTES * 62
-    assert overhead == 1_283
+    reply = Message(Kind.REPLY, KEY, RUN, metrics=dict.fromkeys(REPLY_METRICS, 1.0), packets=sent.packets)
+    # 128 header, 16 checksum, five metrics of 1 + 8 and 41 letters, "delta" 1 + 5 and its count 4, 18 for each of 62
+    # tensors: 1,356.
+    overhead = HEADER_BYTES + CHECKSUM_BYTES + (5 * 9 + 41) + (1 + 5 + 4) + ENTRY_BYTES * 62
+    assert overhead == 1_356
     assert len(encode(reply, schema)) == table + overhead
+    assert link.reply_bytes(bits, ("delta",), schema) == table + overhead
     assert float32_bytes(reply, schema) == UPLINK_BYTES[classes][32] + overhead
 
 
