@@ -226,7 +226,10 @@ def test_rates_follow_the_levels():
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"levels": "lloyd"}, 'danuq has no level kind "lloyd"; did you mean "lloyd-max"?'),
+        (
+            {"levels": "lloyd"},
+            'danuq has no level kind "lloyd"; it offers paper, optimal, lloyd-max; did you mean lloyd-max?',
+        ),
         ({"momentum": 0.0}, "danuq momentum = 0.0 is out of range; it must be above 0 and at most 1"),
         ({"momentum": 1.5}, "danuq momentum = 1.5"),
         ({"momentum": math.nan}, "danuq momentum = nan"),

@@ -240,6 +240,18 @@ def test_accumulate_adds_the_weighted_decoding(codec, rate, x, seed, weight):
 
 
 @every_case
+def test_what_was_lost_is_left_by_taking_away_what_arrives(codec, rate):
+    # How a link measures it: without a copy of the decoded vector, and to the last bit.
+    for shape in ((0,), (1,), (3, 1009)):
+        x = draw(*shape)
+        x[..., ::5] = -0.0
+        packet, decoded = sent(codec, x, rate)
+        left = x.flatten().clone()
+        codec.accumulate(packet, init(codec, x), 0, left, -1.0)
+        assert left.numpy().tobytes() == (x.flatten() - decoded).numpy().tobytes()
+
+
+@every_case
 def test_accumulate_is_exact_in_the_middle_of_a_vector(codec, rate):
     # Long enough for vector instructions, which a fused multiply-add would show in.
     x = draw(3, 1009)

@@ -10,6 +10,8 @@ from torch import Tensor
 from fedwsq.core.errors import UpdateError
 from fedwsq.core.types import Rate
 
+Values = NDArray[np.float32] | Tensor  # elements in a row: an array on the CPU, a tensor on a GPU
+AS_ARRAYS = ("cpu", "mps")  # the devices whose tensors are coded as arrays, on the CPU; mps has no float64
 # Nothing real comes near it, and weight x scale x level summed over any cohort stays finite below it.
 MAX_MAGNITUDE = 1e20
 
@@ -30,8 +32,9 @@ class Codec(Protocol):
     """Float32 tensor <-> `Packet`; `shared` is known to both ends before encoding.
 
     A codec is a frozen dataclass: its fields are its settings. It sees the elements in a row, and of the tensor's shape
-    only how many output channels there are. The link checks `rates` and `max_bytes`; a codec may take them for granted
-    in `decode` and `accumulate`.
+    only how many output channels there are. What is coded, and what is added to, may be on any device; `shared` and all
+    that comes out is on the CPU. The link checks `rates` and `max_bytes`; a codec may take them for granted in `decode`
+    and `accumulate`.
     """
 
     wire_id: ClassVar[int]  # one byte in the message; 128 and above are free for codecs outside the package
@@ -84,17 +87,32 @@ def rows_of(shape: Sequence[int]) -> int:
     return shape[0] if len(shape) > 1 and 0 not in shape else 1
 
 
+def on_gpu(x: Tensor) -> bool:
+    """Whether `x` is worked on where it is, by torch; nothing else decides who does the work."""
+    return x.device.type not in AS_ARRAYS
+
+
+def resident_values(x: Tensor) -> Values:
+    """The elements of `x` in a row; on a GPU they stay there."""
+    return x.detach().float().reshape(-1) if on_gpu(x) else flat_values(x)
+
+
 def flat_values(x: Tensor) -> NDArray[np.float32]:
-    """The elements of `x` in a row."""
-    values: NDArray[np.float32] = x.detach().float().reshape(-1).numpy(force=True)
+    """The elements of `x` in a row, on the CPU."""
+    values: NDArray[np.float32] = x.detach().float().reshape(-1).cpu().numpy()
     return values
 
 
 def finite_values(x: Tensor, codec: str) -> NDArray[np.float32]:
-    """The elements of `x` in a row; an update that is not finite, or beyond all reason, is refused."""
+    """The elements of `x` in a row, on the CPU; an update that is not finite, or beyond all reason, is refused."""
     values = flat_values(x)
-    require_finite(max(float(values.max()), -float(values.min())) if values.size else 0.0, codec)
+    require_finite(largest_magnitude(values), codec)
     return values
+
+
+def largest_magnitude(values: Values) -> float:
+    """max|x|, NaN if any is; 0 of nothing."""
+    return max(float(values.max()), -float(values.min())) if len(values) else 0.0
 
 
 def require_finite(largest: float, codec: str) -> None:
@@ -104,3 +122,11 @@ def require_finite(largest: float, codec: str) -> None:
             f"{codec} cannot code an update that is not finite or above {MAX_MAGNITUDE:g}; "
             "lower the learning rate or clip"
         )
+
+
+def add_weighted(out: Tensor, decoded: Tensor, weight: float) -> None:
+    """`out += weight * decoded` with two roundings: what a plain loop gives, unlike `add_(alpha=weight)`.
+
+    `out` is on any device; `decoded` is used up.
+    """
+    out += decoded.mul_(weight).to(out.device)

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, flat_values, require_finite, rows_of
-from fedwsq.codecs.grid import Grid, look_up, quantize, tables
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, require_finite, resident_values, rows_of
+from fedwsq.codecs.grid import Grid, look_up, quantize, survey, tables
 from fedwsq.codecs.groups import Floats, Scales, as_scales, check_scales, check_sides, make_groups
 from fedwsq.codecs.levels import levels, widths
 from fedwsq.codecs.packing import check_packed, packed_bytes
@@ -74,9 +74,9 @@ class Danuq:
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """The code of the nearest level to each `x / scale`, and the std of `x` beside it."""
-        bits, values, rows = self._bits(rate), flat_values(x), rows_of(x.shape)
+        bits, values, rows = self._bits(rate), resident_values(x), rows_of(x.shape)
         groups = make_groups(len(values), rows, self.scales, self.block)
-        found = groups.survey(values)
+        found = survey(values, groups)
         require_finite(float(found.largest.max()), "danuq")
         # One of several groups is zeros if and only if its side value is 0, so a constant one has its magnitude there.
         scales, local = shared.numpy(), as_scales(found.std if groups.count == 1 else found.scale)

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, finite_values, rows_of
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, add_weighted, finite_values, rows_of
 from fedwsq.codecs.groups import Floats
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
@@ -118,7 +118,7 @@ class Ecq:
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
-        out += self.decode(packet, shared, seed).mul_(weight)
+        add_weighted(out, self.decode(packet, shared, seed), weight)
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
         """Nothing to learn."""

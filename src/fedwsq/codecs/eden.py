@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import Packet, finite_values, rows_of
+from fedwsq.codecs.base import Packet, add_weighted, finite_values, rows_of
 from fedwsq.codecs.grid import look_up, quantize, tables
 from fedwsq.codecs.groups import LARGEST_SCALE, Floats, Groups, Measured
 from fedwsq.codecs.hadamard import blocks, padded, rotate, slice_count, unrotate
@@ -82,7 +82,7 @@ class Eden:
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
-        out += self.decode(packet, shared, seed).mul_(weight)
+        add_weighted(out, self.decode(packet, shared, seed), weight)
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
         """Nothing to learn."""

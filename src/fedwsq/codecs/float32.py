@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, finite_values, rows_of
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, add_weighted, finite_values, rows_of
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
 
@@ -57,8 +57,8 @@ class Float32:
         return torch.from_numpy(np.frombuffer(packet.code, "<f4").astype(np.float32))
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
-        """`out += weight * decode(packet)` with two roundings: what a plain loop gives, unlike `add_(alpha=weight)`."""
-        out += self.decode(packet, shared, seed).mul_(weight)
+        """`out += weight * decode(packet)`, bit for bit."""
+        add_weighted(out, self.decode(packet, shared, seed), weight)
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
         """Nothing to learn."""

@@ -10,13 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedwsq.codecs import kernels
-from fedwsq.codecs.base import Packet, finite_values, rows_of
+from fedwsq.codecs import kernels, reference
+from fedwsq.codecs.base import (
+    Packet,
+    Values,
+    flat_values,
+    largest_magnitude,
+    on_gpu,
+    require_finite,
+    resident_values,
+    rows_of,
+)
 from fedwsq.codecs.groups import (
     Floats,
     Groups,
     Measured,
     Scales,
+    Survey,
     check_scales,
     check_sides,
     largest,
@@ -86,16 +96,18 @@ class Grid:
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """A level for each element, and the scales beside them."""
-        bits, values, rows = self._bits(rate), finite_values(x, self.name), rows_of(x.shape)
+        bits, values, rows = self._bits(rate), resident_values(x), rows_of(x.shape)
+        require_finite(largest_magnitude(values), self.name)
         groups = make_groups(len(values), rows, self.scales, self.block)
-        scales = groups.measure(values, self._measure(bits))
+        scales = self._measure(values, groups, bits)
         code = bytes(packed_bytes(len(values), bits))
         if scales.any():
             between = self._edges(bits)
             if between is not None:
                 code = quantize(values, groups, scales, between, bits)
             else:
-                code = pack_ratios(values, groups, scales, bits, lambda ratios: self._codes(ratios, bits, seed))
+                chosen = lambda ratios: self._codes(ratios, bits, seed)
+                code = pack_ratios(flat_values(x), groups, scales, bits, chosen)
         return Packet(code, tuple(scales.tolist()), rate, len(values), own_scale=True, rows=rows)
 
     def check(self, packet: Packet) -> None:
@@ -129,12 +141,11 @@ class Grid:
         """One scale for each group."""
         return make_groups(numel, rows, self.scales, self.block).count
 
-    def _measure(self, bits: int) -> Statistic:
-        """What a level of 1 stands for, of each row."""
+    def _measure(self, values: Values, groups: Groups, bits: int) -> Floats:
+        """What a level of 1 stands for, in each group."""
         if self.scale != "fitted":
-            return STATISTICS[self.scale]
-        factor = best_scale(self.levels(bits))
-        return lambda rows: factor * self_scale(rows)
+            return measure(values, groups, self.scale)
+        return measure(values, groups, "std", best_scale(self.levels(bits)))
 
     def _edges(self, bits: int) -> Floats | None:
         """The edges whose number below x / scale is its code; None where `_codes` rounds."""
@@ -161,6 +172,31 @@ class Grid:
         return look_up(packet, bits, tables(self.levels(bits))[0], packet.side, self._groups(packet), weight, out)
 
 
+# From here on: a tensor goes to `reference`, an array to `kernels` or, where those are not worth loading, to numpy.
+
+
+def survey(values: Values, groups: Groups) -> Survey:
+    """Largest and std of every group."""
+    return reference.survey(values, groups) if isinstance(values, Tensor) else groups.survey(values)
+
+
+def measure(values: Values, groups: Groups, statistic: str, factor: float = 1.0) -> Floats:
+    """The scale of every group: the statistic of that name, times `factor`."""
+    if isinstance(values, Tensor):
+        return groups.measure(values, lambda rows: factor * reference.STATISTICS[statistic](rows).cpu().numpy())
+    return groups.measure(values, lambda rows: factor * STATISTICS[statistic](rows))
+
+
+def quantize(values: Values, groups: Groups, scales: Floats, between: Floats, bits: int) -> bytes:
+    """The packed codes of the levels nearest to each x / scale."""
+    if isinstance(values, Tensor):
+        each, edges = (torch.from_numpy(found).to(values.device) for found in (scales, between))
+        return reference.quantize(values, groups, each, edges, bits).cpu().numpy().tobytes()
+    if kernels.usable(len(values), bits):
+        return kernels.quantize(values, scales, groups.size, between, bits)
+    return pack_ratios(values, groups, scales, bits, lambda ratios: nearest(ratios, between))
+
+
 def look_up(
     packet: Packet,
     bits: int,
@@ -176,6 +212,10 @@ def look_up(
     """
     check_packed(packet.code, bits, packet.numel)
     each = np.asarray(scales, np.float32)
+    if out is not None and on_gpu(out):
+        code = np.frombuffer(packet.code, np.uint8).copy()
+        packed, q, s = (torch.from_numpy(found).to(out.device) for found in (code, levels, each))
+        return out.add_(reference.expand(packed, bits, q, s, groups, packet.numel, weight))
     if kernels.usable(packet.numel, bits) and (out is None or out.device.type == "cpu"):
         into = torch.empty(packet.numel) if out is None else out
         kernels.expand(packet.code, bits, levels, each, groups.size, weight, into.numpy(), add=out is not None)
@@ -189,13 +229,6 @@ def look_up(
         found *= np.float32(weight)
     decoded = torch.from_numpy(found)
     return decoded if out is None else out.add_(decoded.to(out.device))
-
-
-def quantize(values: Floats, groups: Groups, scales: Floats, between: Floats, bits: int) -> bytes:
-    """The packed codes of the levels nearest to each x / scale."""
-    if kernels.usable(len(values), bits):
-        return kernels.quantize(values, scales, groups.size, between, bits)
-    return pack_ratios(values, groups, scales, bits, lambda ratios: nearest(ratios, between))
 
 
 def pack_ratios(values: Floats, groups: Groups, scales: Floats, bits: int, choose: Callable[[Floats], Codes]) -> bytes:

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedwsq.codecs import kernels
 from fedwsq.codecs.base import MAX_MAGNITUDE
@@ -15,6 +16,7 @@ from fedwsq.core.errors import ConfigError, MessageError
 Scales = Literal["tensor", "channel", "block"]
 Floats = NDArray[np.float32]
 Measured = NDArray[np.float64]
+Vector = TypeVar("Vector", NDArray[np.float32], Tensor)
 # The largest that every receiver takes: float32 rounds MAX_MAGNITUDE itself up.
 LARGEST_SCALE = float(np.nextafter(np.float32(MAX_MAGNITUDE), np.float32(0)))
 
@@ -38,15 +40,15 @@ class Groups:
     count: int
     size: int
 
-    def rows(self, values: Floats) -> list[Floats]:
+    def rows(self, values: Vector) -> list[Vector]:
         """The groups, one in each row: all whole ones, then a shorter last one by itself."""
         if self.count == 1:
             return [values[None]]
         whole = len(values) // self.size
-        rows = [values[: whole * self.size].reshape(whole, self.size)]
-        return rows if whole == self.count else [*rows, values[whole * self.size :][None]]
+        rows = values[: whole * self.size].reshape(whole, self.size)
+        return [rows] if whole == self.count else [rows, values[whole * self.size :][None]]
 
-    def measure(self, values: Floats, statistic: Callable[[Floats], Measured]) -> Floats:
+    def measure(self, values: Vector, statistic: Callable[[Vector], Measured]) -> Floats:
         """The statistic, a function of rows, of every group."""
         return as_scales(np.concatenate([statistic(rows) for rows in self.rows(values)]))
 

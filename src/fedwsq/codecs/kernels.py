@@ -1,6 +1,7 @@
 """The codecs' inner loops, compiled by numba if it is installed: one pass over the vector and no copy of it.
 
-Each gives the bits of its twin in plain numpy (`grid.quantize`, `grid.look_up`, `groups.moments`), which runs where
+What each computes is easiest to read in plain torch, which also does it on a GPU: `reference.quantize`, `expand` and
+`survey`. Each gives the bits of its twin in numpy (`grid.quantize`, `grid.look_up`, `groups.moments`), which runs where
 numba is missing, for other widths and as long as there is too little to do to load it. The loops are plain Python until
 then. They work in pieces that stay in the innermost cache, and without branches, so that the compiler makes wide
 instructions of them.

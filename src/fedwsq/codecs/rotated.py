@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import Codec, Packet, finite_values, rows_of
+from fedwsq.codecs.base import Codec, Packet, add_weighted, finite_values, rows_of
 from fedwsq.codecs.danuq import Danuq
 from fedwsq.codecs.eden import Eden
 from fedwsq.codecs.hadamard import padded, rotate, unrotate
@@ -71,7 +71,7 @@ class Rotated:
 
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
-        out += self.decode(packet, shared, seed).mul_(weight)
+        add_weighted(out, self.decode(packet, shared, seed), weight)
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
         """As the inner codec learns."""

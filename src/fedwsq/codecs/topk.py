@@ -80,7 +80,8 @@ class Topk:
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
         """`out += weight * decode(packet)`, at the entries alone."""
         values, indices = self._read(packet)
-        out[torch.from_numpy(indices)] += torch.from_numpy(values * np.float32(weight))
+        added = torch.from_numpy(values * np.float32(weight)).to(out.device)
+        out[torch.from_numpy(indices).to(out.device)] += added
 
     def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
         """Nothing to learn."""

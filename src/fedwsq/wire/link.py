@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedwsq.codecs import BitPolicy, Codec, Fixed, Float32
-from fedwsq.codecs.base import MAX_MAGNITUDE, rows_of
+from fedwsq.codecs.base import MAX_MAGNITUDE, resident_values, rows_of
 from fedwsq.codecs.bits import Ask
 from fedwsq.codecs.measure import normal_error
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
@@ -204,9 +204,9 @@ class Link:
         lost = energy = 0.0
         for vector, name, codec, rate, x in self._walk(vectors, schema, rates):
             state, seed = _state(shared, vector, name), _seed(codec, key, vector, name)
-            x = x.detach().to("cpu", torch.float32).contiguous()
+            x = x.detach().to(torch.float32).contiguous()
             if residuals and name in residuals.get(vector, {}):
-                x = x + residuals[vector][name]
+                x = x + residuals[vector][name].to(x.device)
             flat = x.view(-1)
             try:
                 packet = codec.encode(x, state, rate, seed)
@@ -216,10 +216,11 @@ class Link:
             packets[vector][name] = packet if packet.codec == codec.wire_id else packet._replace(codec=codec.wire_id)
             energy += energy_of(flat)
             if not isinstance(codec, Float32):
-                residual = flat - codec.decode(packet, state, seed)
+                residual = flat.clone()
+                codec.accumulate(packet, state, seed, residual, -1.0)
                 lost += energy_of(residual)
                 if self.error_feedback:
-                    left[vector][name] = residual.view(x.shape)
+                    left[vector][name] = residual.view(x.shape).cpu()
         return Sent(packets, min(lost / energy, MAX_MAGNITUDE) if energy else 0.0, left)
 
     def check(self, packets: Packets, vectors: tuple[str, ...], rates: tuple[Rate, ...], schema: Schema) -> None:
@@ -316,8 +317,14 @@ def as_sent(rate: Rate) -> Rate:
 
 
 def energy_of(flat: Tensor) -> float:
-    """The squared norm: float64, so that no square overflows; numpy, so that its last bits never depend on threads."""
-    return float(np.add.reduce(np.square(flat.numpy(), dtype=np.float64)))
+    """The squared norm in float64, so that no square overflows.
+
+    On the CPU by numpy, so that its last bits never depend on threads.
+    """
+    values = resident_values(flat)
+    if isinstance(values, Tensor):
+        return float(values.double().square().sum())
+    return float(np.add.reduce(np.square(values, dtype=np.float64)))
 
 
 def _offer(rates: frozenset[int] | tuple[float, float]) -> str:
