@@ -279,17 +279,14 @@ class Run:
 
 
 def default_workers(workers: int, plan: Plan, device: torch.device) -> int:
-    """As many as asked; else as many as cores or GPUs, and no more than there are clients in a round."""
+    """As many as asked, else as many as cores or GPUs; never more than there are clients in a round."""
     if workers < 0:
         raise ConfigError(f"workers is {workers}, must be at least 1 (0: as many as cores)")
-    if workers:
-        return workers
-    count = 1
-    if device.type == "cpu":
-        count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    elif device == torch.device("cuda"):
-        count = torch.cuda.device_count()
-    return min(count, plan.clients_per_round)
+    if not workers and device.type == "cpu":
+        workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    elif not workers and device == torch.device("cuda"):
+        workers = torch.cuda.device_count()
+    return min(workers or 1, plan.clients_per_round)
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
