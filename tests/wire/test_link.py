@@ -166,6 +166,12 @@ def test_a_rate_for_each_tensor():
         link.check(sent.packets, ("delta",), (32.0, 1.0, 1.0, 32.0, 32.0, 32.0), SCHEMA)
 
 
+def test_bits_where_nothing_is_coded():
+    """A model without convolutions, in float32: the published selection takes none of it."""
+    schema = Schema({"fc": (2, 3), "bias": (2,)})
+    assert Link(Float32(), Granting({})).mean_bits((32.0, 32.0), schema) == 32.0
+
+
 def test_the_policy_sees_sizes_and_states_of_what_is_coded():
     seen = {}
 

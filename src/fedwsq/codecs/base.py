@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -80,6 +81,26 @@ class Codec(Protocol):
     def side_values(self, numel: int, rows: int = 1) -> int:
         """How many side values each packet of such a tensor carries."""
         ...
+
+
+class Alone:
+    """What codecs have in common whose packets stand for themselves, with nothing shared."""
+
+    def init(self, numel: int, rows: int = 1) -> Tensor:
+        """Nothing."""
+        return torch.empty(0)
+
+    def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
+        """The vector that `packet` stands for, flat."""
+        raise NotImplementedError
+
+    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
+        """`out += weight * decode(packet)`, bit for bit."""
+        add_weighted(out, self.decode(packet, shared, seed), weight)
+
+    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
+        """Nothing to learn."""
+        return shared
 
 
 def rows_of(shape: Sequence[int]) -> int:

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, add_weighted, finite_values, rows_of
+from fedwsq.codecs.base import MAX_MAGNITUDE, Alone, Packet, finite_values, rows_of
 from fedwsq.codecs.groups import Floats
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
@@ -58,7 +58,7 @@ _FIRST_BUCKET = int(np.float32(8).view(np.int32)) >> _MANTISSA_SHIFT
 
 
 @dataclass(frozen=True)
-class Ecq:
+class Ecq(Alone):
     """Entropy-coded quantization: the finest uniform step that fits the rate, any from 0.1 to 8 bits.
 
     Nothing is shared: step and model travel with each packet. A tensor's code is never longer than its elements times
@@ -76,10 +76,6 @@ class Ecq:
     def unbiased(self) -> bool:
         """No: what is near 0 becomes 0."""
         return False
-
-    def init(self, numel: int, rows: int = 1) -> Tensor:
-        """Nothing is shared."""
-        return torch.empty(0)
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """The finest step that fits, and the indices it gives."""
@@ -115,14 +111,6 @@ class Ecq:
         found = decode_indices(read_code(packet.code, packet.numel), packet.numel)
         found *= np.float32(packet.side[0])
         return torch.from_numpy(found)
-
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
-        """`out += weight * decode(packet)`, bit for bit."""
-        add_weighted(out, self.decode(packet, shared, seed), weight)
-
-    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
-        """Nothing to learn."""
-        return shared
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """The rate itself; 16 bytes for tensors that are too small for it."""

@@ -1,6 +1,5 @@
 """EDEN: a random rotation makes any update normal, and the levels that are best for normal data code it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -8,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import Packet, add_weighted, finite_values, rows_of
+from fedwsq.codecs.base import Alone, Packet, finite_values, rows_of
 from fedwsq.codecs.grid import look_up, quantize, tables
 from fedwsq.codecs.groups import LARGEST_SCALE, Floats, Groups, Measured
 from fedwsq.codecs.hadamard import blocks, padded, rotate, slice_count, unrotate
@@ -19,7 +18,7 @@ from fedwsq.core.types import Rate
 
 
 @dataclass(frozen=True)
-class Eden:
+class Eden(Alone):
     """EDEN (Vargaftik et al., ICML 2022, arXiv:2108.08842): rotate, divide by the rms, take the nearest level.
 
     With R the rotation and Q the Lloyd-Max levels, each slice x of up to 4096 elements sends one scale S:
@@ -44,10 +43,6 @@ class Eden:
     def unbiased(self) -> bool:
         """With the scale of that name."""
         return self.scale == "unbiased"
-
-    def init(self, numel: int, rows: int = 1) -> Tensor:
-        """Nothing is shared."""
-        return torch.empty(0)
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """The level nearest to each rotated element, and a scale for each slice."""
@@ -79,14 +74,6 @@ class Eden:
             rows = block.rows(rotated)
             rows *= scales[block.slices, None]
         return torch.from_numpy(unrotate(rotated, packet.numel, seed))
-
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
-        """`out += weight * decode(packet)`, bit for bit."""
-        add_weighted(out, self.decode(packet, shared, seed), weight)
-
-    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
-        """Nothing to learn."""
-        return shared
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """Exactly the packed codes, those of the padding too."""

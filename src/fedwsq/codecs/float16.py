@@ -1,7 +1,6 @@
 """Half the bytes of float32: for what should travel almost exactly, such as the tensors that a link does not select."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, add_weighted, finite_values, rows_of
+from fedwsq.codecs.base import MAX_MAGNITUDE, Alone, Packet, finite_values, rows_of
 from fedwsq.codecs.groups import largest
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
 
 
 @dataclass(frozen=True)
-class Float16:
+class Float16(Alone):
     """Little-endian float16 over a power of two that brings the largest magnitude near the top of float16's range.
 
     11 significant bits for all within 2^28 of the largest; without the scale, updates below 6e-5 would lose theirs.
@@ -33,10 +32,6 @@ class Float16:
     def unbiased(self) -> bool:
         """No: rounded to the nearest."""
         return False
-
-    def init(self, numel: int, rows: int = 1) -> Tensor:
-        """Nothing is shared."""
-        return torch.empty(0)
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """The nearest float16 of each `x / scale`, and the scale beside them."""
@@ -65,14 +60,6 @@ class Float16:
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
         """Each value times the scale."""
         return torch.from_numpy(np.frombuffer(packet.code, "<f2").astype(np.float32) * np.float32(packet.side[0]))
-
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
-        """`out += weight * decode(packet)`, bit for bit."""
-        add_weighted(out, self.decode(packet, shared, seed), weight)
-
-    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
-        """Nothing to learn."""
-        return shared
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """Two bytes a value."""

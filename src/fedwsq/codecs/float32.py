@@ -1,6 +1,5 @@
 """The identity: every value in four bytes."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, add_weighted, finite_values, rows_of
+from fedwsq.codecs.base import MAX_MAGNITUDE, Alone, Packet, finite_values, rows_of
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Rate
 
 
 @dataclass(frozen=True)
-class Float32:
+class Float32(Alone):
     """Little-endian float32, as it is; nothing shared, nothing lost."""
 
     wire_id: ClassVar[int] = 0
@@ -28,10 +27,6 @@ class Float32:
     def unbiased(self) -> bool:
         """Yes: the decoded value is the input."""
         return True
-
-    def init(self, numel: int, rows: int = 1) -> Tensor:
-        """Nothing is shared."""
-        return torch.empty(0)
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """The bytes of `x`."""
@@ -55,14 +50,6 @@ class Float32:
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
         """The values, in memory of their own."""
         return torch.from_numpy(np.frombuffer(packet.code, "<f4").astype(np.float32))
-
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
-        """`out += weight * decode(packet)`, bit for bit."""
-        add_weighted(out, self.decode(packet, shared, seed), weight)
-
-    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
-        """Nothing to learn."""
-        return shared
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """Four bytes a value."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedwsq.codecs import kernels, reference
 from fedwsq.codecs.base import (
+    Alone,
     Packet,
     Values,
     flat_values,
@@ -48,7 +49,7 @@ OFFERS = {"scale": (*STATISTICS, "fitted"), "rounding": ("nearest", "stochastic"
 
 
 @dataclass(frozen=True)
-class Grid:
+class Grid(Alone):
     """Levels from -1 to 1 times a scale that travels with each packet; nothing is shared.
 
     `scale` is what a level of 1 stands for: of each group max|x|, mean|x|, the Euclidean norm, the std (|x| if all are
@@ -90,10 +91,6 @@ class Grid:
         """Only with probabilistic rounding and nothing clipped."""
         return self.rounding == "stochastic" and self.scale in ("absmax", "norm")
 
-    def init(self, numel: int, rows: int = 1) -> Tensor:
-        """Nothing is shared."""
-        return torch.empty(0)
-
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """A level for each element, and the scales beside them."""
         bits, values, rows = self._bits(rate), resident_values(x), rows_of(x.shape)
@@ -128,10 +125,6 @@ class Grid:
     def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
         self._look_up(packet, weight, out)
-
-    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
-        """Nothing to learn."""
-        return shared
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """Exactly the packed codes."""

@@ -1,7 +1,6 @@
 """Top-k: the entries of largest magnitude, where they are and what they are; the others count as zero."""
 
 import bisect
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -9,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, finite_values, rows_of
+from fedwsq.codecs.base import MAX_MAGNITUDE, Alone, Packet, finite_values, rows_of
 from fedwsq.codecs.elias_fano import Indices, index_bytes, pack_indices, unpack_indices
 from fedwsq.codecs.groups import Floats, largest
 from fedwsq.core.errors import ConfigError, MessageError
@@ -17,7 +16,7 @@ from fedwsq.core.types import Rate
 
 
 @dataclass(frozen=True)
-class Topk:
+class Topk(Alone):
     """As many of the largest entries as the rate's bits a parameter pay for, but at least one of any tensor.
 
     The code is the values in the order of their indices, then the indices by Elias-Fano. `values = "float16"` sends
@@ -40,10 +39,6 @@ class Topk:
     def unbiased(self) -> bool:
         """No: small entries are never sent."""
         return False
-
-    def init(self, numel: int, rows: int = 1) -> Tensor:
-        """Nothing is shared."""
-        return torch.empty(0)
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """Indices and values of the largest entries; of equal ones, the first."""
@@ -82,10 +77,6 @@ class Topk:
         values, indices = self._read(packet)
         added = torch.from_numpy(values * np.float32(weight)).to(out.device)
         out[torch.from_numpy(indices).to(out.device)] += added
-
-    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
-        """Nothing to learn."""
-        return shared
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """Exactly the entries that the rate pays for."""

@@ -182,10 +182,10 @@ class Link:
         return reply_overhead(vectors, metrics) + len(vectors) * tensors
 
     def mean_bits(self, rates: tuple[Rate, ...], schema: Schema) -> float:
-        """Bits a coded parameter at the granted rates."""
+        """Bits a coded parameter at the granted rates; of any parameter where none is coded."""
         if len(rates) == 1:
             return rates[0]
-        coded = self.coded(schema)
+        coded = self.coded(schema) or schema.names
         sizes = [schema.sizes[name] if name in coded else 0 for name in schema.names]
         return sum(rate * size for rate, size in zip(rates, sizes, strict=True)) / sum(sizes)
 
