@@ -1,6 +1,7 @@
 """Weight standardization: worked numbers, the closed form against autograd, and the module swap."""
 
 import copy
+import importlib
 import math
 
 import pytest
@@ -365,3 +366,27 @@ def test_training_lowers_the_loss(autocast):
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < 0.7 * losses[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(7, 5, 3, 3), (6, 11)])
+def test_working_block_by_block_changes_no_bit(monkeypatch, dtype, shape):
+    """Forward and backward in one piece, in blocks of a few rows, and through the graph that can be derived again."""
+    module = importlib.import_module("fedwsq.models.standardize")
+    generator = torch.Generator().manual_seed(0)
+    raw, g = torch.randn(shape, generator=generator), torch.randn(shape, generator=generator).to(dtype)
+    raw[2] = 0.25  # a constant row
+
+    def both(block, create_graph=False):
+        monkeypatch.setattr(module, "BLOCK", block)
+        weight = raw.clone().requires_grad_()
+        with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+            out = standardized(weight)
+        (grad,) = torch.autograd.grad(out, weight, g, create_graph=create_graph)
+        return out.detach(), grad.detach()
+
+    whole = both(10**6)
+    assert whole[0].dtype == dtype
+    for other in (both(1), both(2 * math.prod(shape[1:])), both(10**6, create_graph=True)):
+        assert torch.equal(whole[0], other[0])
+        assert torch.equal(whole[1], other[1])
