@@ -34,6 +34,8 @@ from fedwsq.federation.plan import BuildModel, LoadData, Plan, SplitData
 from fedwsq.methods import METHODS, PLAIN
 from fedwsq.models import MODELS, STANDARDIZATIONS, Standardization
 from fedwsq.training import CRITERIA, OPTIMIZERS, Criterion, Optimizer
+from fedwsq.wire import Link
+from fedwsq.wire.link import only_rate
 
 TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
     Algorithm: ALGORITHMS,
@@ -76,7 +78,31 @@ def make_plan(settings: Mapping[str, Any], overrides: Mapping[str, Any] | Sequen
     for key, value in {**_expand(pairs.pop("method", None)), **pairs}.items():
         _override(merged, key, value)
     plan: Plan = _build(Plan, merged, "")
+    for direction, link in (("uplink", plan.uplink), ("downlink", plan.downlink)):
+        _require_taken(direction, link, [settings.get(direction), *_tables_of(direction, pairs)])
     return plan
+
+
+def _tables_of(direction: str, pairs: Mapping[str, Any]) -> list[Any]:
+    """What dotted overrides say of one direction of the traffic, as a table."""
+    dotted = {
+        key.removeprefix(f"{direction}."): value for key, value in pairs.items() if key.startswith(f"{direction}.")
+    }
+    return [pairs.get(direction), dotted]
+
+
+def _require_taken(direction: str, link: Link, said: Sequence[Any]) -> None:
+    """Refuse bits that a codec of a single rate would pass over, where whoever gave them did not name that codec."""
+    rate = only_rate(link.codec)
+    for table in said:
+        bits = table.get("bits") if isinstance(table, Mapping) and "codec" not in table else None
+        bits = bits.get("bits") if isinstance(bits, Mapping) else bits
+        if rate is not None and isinstance(bits, int | float) and bits != rate:
+            name = _name_of(CODECS, type(link.codec))
+            raise ConfigError(
+                f"{direction}.bits is {bits}, but {direction}.codec is {name}, which has {rate:g} bits and no others; "
+                f"name a codec too, such as {direction}.codec=danuq"
+            )
 
 
 def shipped_configs() -> dict[str, Path]:
@@ -90,7 +116,7 @@ def read_config(config: str | Path) -> dict[str, Any]:
     shipped = shipped_configs()
     path = shipped.get(str(config), Path(config))
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         near = did_you_mean(str(config), shipped)
         raise ConfigError(f"no config {str(config)!r}: not a file, and not one of {', '.join(shipped)}{near}") from None
@@ -253,12 +279,17 @@ def _find(table: Mapping[str, Callable[..., Any]], name: Any, where: str) -> Any
         offer = f"{', '.join(table)} or module:name{did_you_mean(name, table)}"
         raise ConfigError(f"{where} is {name!r}; it can be {offer}")
     module, _, attribute = name.partition(":")
+    if module == "__main__":
+        raise ConfigError(f"{where} is {name!r}, in the script that runs; put it into a file that can be imported")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{where} is {name!r}, which cannot be imported: {error}") from None
+    if not callable(found):
+        raise ConfigError(f"{where} is {name!r}, which is {type(found).__name__}, not a function or a class")
+    return found
 
 
 def _build_fields(target: Any, settings: dict[str, Any], where: str, name: str = "") -> Any:
@@ -272,6 +303,9 @@ def _build_fields(target: Any, settings: dict[str, Any], where: str, name: str =
             assert f.default is not MISSING
             rest.setdefault("name", f.default.name)
             values[f.name] = _build(hints[f.name], rest, where)
+    for f in fields(target):  # a setting of what is there by default needs no name before it
+        if hints[f.name] in TABLES and isinstance(settings.get(f.name), Mapping) and f.default is not MISSING:
+            settings[f.name] = {"name": _dump(hints[f.name], f.default)["name"], **settings[f.name]}
     values |= _build_known(own, settings, where, name)
     try:
         return target(**values)
@@ -284,7 +318,7 @@ def _build_known(known: Mapping[str, Any], settings: Mapping[str, Any], where: s
         if key not in known:
             place = f"{where}.{key}" if where else key
             owner = name or where or "a plan"
-            hint = did_you_mean(key, known) or _elsewhere(key)
+            hint = did_you_mean(key, known) or _elsewhere(key, place)
             raise ConfigError(f"unknown key {place}; {owner} has {', '.join(known) or 'no settings'}{hint}")
     return {key: _build(known[key], value, f"{where}.{key}" if where else key) for key, value in settings.items()}
 
@@ -295,7 +329,7 @@ def _table(value: Any, where: str) -> dict[str, Any]:
     return dict(value)
 
 
-def _elsewhere(key: str) -> str:
+def _elsewhere(key: str, place: str) -> str:
     """A hint when the key exists in another table: `alpha` -> data.partition.alpha."""
 
     def paths(settings: Mapping[str, Any], prefix: str) -> list[str]:
@@ -305,7 +339,7 @@ def _elsewhere(key: str) -> str:
         return found
 
     common = ["data.root", "data.partition.alpha", "model.standardize.rho", "uplink.codec.momentum"]
-    every = [*paths(plan_settings(Plan()), ""), *common]
+    every = [path for path in (*paths(plan_settings(Plan()), ""), *common) if path != place]
     leaves = {path.rpartition(".")[2]: path for path in every}
     close = difflib.get_close_matches(key, leaves, n=1)
     return f"; did you mean {leaves[close[0]]}?" if close else ""
@@ -335,4 +369,9 @@ def _dump(hint: Any, value: Any) -> Any:
 
 def _name_of(table: Mapping[str, Callable[..., Any]], target: type) -> str:
     names = [name for name, entry in table.items() if entry is target]
+    if not names and target.__module__ == "__main__":
+        raise ConfigError(
+            f"{target.__qualname__} is defined in the script that runs, where workers and a later resume cannot find "
+            "it; put it into a file that can be imported"
+        )
     return names[0] if names else f"{target.__module__}:{target.__qualname__}"

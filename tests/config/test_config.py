@@ -1,8 +1,10 @@
 import sys
 import tomllib
+from dataclasses import dataclass, replace
 
 import pytest
 
+from fedwsq.algorithms import FedAvg
 from fedwsq.codecs import Danuq, Fixed, Float32
 from fedwsq.config import dump_plan, load_plan, make_plan, parse_override, plan_digest, shipped_configs
 from fedwsq.core.errors import ConfigError
@@ -164,3 +166,59 @@ def test_the_digest_tells_plans_apart_but_not_their_length():
     assert plan_digest(load_plan("quickstart", ["rounds=99"])) == base
     assert plan_digest(load_plan("quickstart", ["seed=1"])) != base
     assert plan_digest(load_plan("quickstart", ["uplink.bits=1"])) != base
+
+
+@pytest.mark.parametrize(
+    ("settings", "overrides"),
+    [
+        ({}, ["method=fedprox", "uplink.bits=1"]),
+        ({"uplink": {"codec": "danuq", "bits": 4}}, {"uplink": {"bits": 1}}),
+        ({"method": "fedavg", "uplink": {"bits": 1}}, []),
+        ({}, ["uplink.bits={name='fixed', bits=2}"]),
+    ],
+)
+def test_bits_that_the_codec_does_not_have_are_refused_where_they_were_asked_for(settings, overrides):
+    with pytest.raises(ConfigError, match=r"uplink\.bits is [12], but uplink\.codec is float32, .* has 32 bits and no"):
+        make_plan(settings, overrides)
+
+
+def test_bits_that_came_with_another_codec_are_left_behind():
+    assert load_plan("quickstart", ["uplink.codec=float32"]).uplink.bits == Fixed(32)
+    assert make_plan({"method": "fedavg", "uplink": {"bits": 1}}, ["uplink.codec=danuq"]).uplink.bits == Fixed(1)
+    with pytest.raises(ConfigError, match=r"downlink\.bits is 8, but downlink\.codec is float32"):
+        load_plan("quickstart", ["downlink.bits=8"])
+
+
+def test_a_setting_of_what_is_there_by_default_needs_no_name():
+    plan = make_plan(
+        {"data": {"partition": {"alpha": 0.1}}}, ["training.optimizer.momentum=0.9", "algorithm.server.lr=0.5"]
+    )
+    assert plan.data.partition.options["alpha"] == 0.1
+    assert (plan.training.optimizer.momentum, plan.algorithm.server.lr) == (0.9, 0.5)
+
+
+def test_no_hint_to_what_was_written(tmp_path):
+    with pytest.raises(ConfigError, match=r"unknown key data\.root") as error:
+        make_plan({}, ["data.root=x"])
+    assert "did you mean data.root" not in str(error.value)
+
+
+def test_what_is_in_a_script_or_is_no_function_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "odd_lab.py").write_text("number = 3\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name, why in (
+        ("odd_lab:number", "which is int, not a function or a class"),
+        ("./odd_lab:number", "cannot be imported"),
+        ("__main__:Mine", "put it into a file that can be imported"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            make_plan({}, [f"model.name={name}"])
+    mine = dataclass(frozen=True)(type("Mine", (FedAvg,), {"__module__": "__main__"}))
+    with pytest.raises(ConfigError, match="Mine is defined in the script that runs"):
+        dump_plan(replace(Plan(), algorithm=mine()))
+
+
+def test_a_config_is_read_as_utf8_with_or_without_a_mark(tmp_path):
+    (tmp_path / "c.toml").write_bytes("\ufeff# für alle\nrounds = 7\n".encode())
+    assert load_plan(tmp_path / "c.toml").rounds == 7

@@ -1,6 +1,8 @@
 """`fedwsq run`: start a run."""
 
 import argparse
+import itertools
+from contextlib import suppress
 from pathlib import Path
 
 from fedwsq.cli.progress import follow
@@ -55,13 +57,23 @@ def main(args: argparse.Namespace) -> int:
     if args.tensorboard:
         summary_writer()  # is it there? Asked before a directory is made
     folder = args.out or free_folder(Path(config).stem)
-    with Run.create(plan, folder, args.workers, args.device or "auto") as run:
-        return follow(run, args.tensorboard, args.keep_messages)
+    try:
+        with Run.create(plan, folder, args.workers, args.device or "auto") as run:
+            return follow(run, args.tensorboard, args.keep_messages)
+    finally:
+        if not args.out:
+            with suppress(OSError):  # nothing came of it, so it is empty
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 def free_folder(name: str) -> Path:
-    """The first of runs/NAME-1, runs/NAME-2, ... that is not there yet."""
-    number = 1
-    while Path("runs", f"{name}-{number}").exists():
-        number += 1
-    return Path("runs", f"{name}-{number}")
+    """The first of runs/NAME-1, runs/NAME-2, ... that is not there yet, made at once: another run may be starting."""
+    for number in itertools.count(1):
+        folder = Path("runs", f"{name}-{number}")
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("numbers do not end")

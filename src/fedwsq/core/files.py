@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import json
 import os
 from pathlib import Path
 from typing import IO, Any
@@ -46,4 +47,14 @@ def save_tensors(path: Path, tensors: Params, metadata: dict[str, str]) -> None:
     """Write a safetensors file atomically."""
     # Clones: safetensors refuses tensors that share memory, as tied weights do.
     plain = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
-    write_atomically(path, safetensors.torch.save(plain, metadata))
+    write_atomically(path, _ordered(safetensors.torch.save(plain, metadata)))
+
+
+def _ordered(data: bytes) -> bytes:
+    """The same file with its metadata by name: safetensors writes them in an order of chance."""
+    size = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(data[8 : 8 + size])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, memoryview(data)[8 + size :]])

@@ -5,6 +5,7 @@ import json
 import math
 import os
 import platform
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -89,8 +90,10 @@ class Run:
             raise RunError(f"cannot create {folder}: {error.strerror}") from None
         with locked(folder):
             _require_free(folder)  # again: building takes a while, and another process may have been quicker
+            shutil.rmtree(folder / "checkpoints", ignore_errors=True)  # of a start that came to nothing
             write_atomically(folder / "manifest.json", json.dumps(run.manifest(), indent=2).encode())
-            write_atomically(folder / "config.toml", dump_plan(plan).encode())
+            run._save()
+            write_atomically(folder / "config.toml", dump_plan(plan).encode())  # last: from here on it can be resumed
             yield run
 
     @classmethod
@@ -108,6 +111,8 @@ class Run:
         `moved` says where files lie now: {"data.root": "/data"}, for this time only.
         """
         manifest = read_manifest(folder)
+        if not (folder / "config.toml").exists():
+            raise RunError(f"{folder} was stopped before its run began; start it again: fedwsq run --out {folder}")
         plan = load_plan(folder / "config.toml")
         if plan_digest(plan) != manifest.get("config"):
             raise RunError(
@@ -143,7 +148,6 @@ class Run:
             recorded = Recorded(backend, self.folder / "messages") if keep_messages else backend
             federation = Federation(self.workload, recorded, self._start, self.folder)
             try:
-                self._save()
                 while self._committed.round < self.plan.rounds and not self._reached():
                     self._commit(federation, replace(federation.step(progress), config=self.digest), rows)
                     for listen in listeners:
@@ -151,6 +155,7 @@ class Run:
                     self._require_replies()
             finally:
                 self._save()
+        self._require_replies(whole=True)
         self._export("model.safetensors", self._committed)
         return self.summary()
 
@@ -236,11 +241,13 @@ class Run:
                 "torch or of the model; go back to that version, or start another run"
             )
 
-    def _require_replies(self) -> None:
-        recent = self.records[-MAX_EMPTY_ROUNDS:]
-        if len(recent) == MAX_EMPTY_ROUNDS and not any(row.replied for row in recent):
-            reason = next(iter(recent[-1].failures.values()), "no client was asked")
-            raise RunError(f"{MAX_EMPTY_ROUNDS} rounds in a row without a reply; the last reason was: {reason}")
+    def _require_replies(self, whole: bool = False) -> None:
+        """Give up when nobody has replied for some rounds, or in the `whole` run."""
+        recent = self.records if whole else self.records[-MAX_EMPTY_ROUNDS:]
+        if recent and (whole or len(recent) == MAX_EMPTY_ROUNDS) and not any(row.replied for row in recent):
+            reason = next(iter(recent[-1].failures.values()), "no client was asked: the bit policy let all sit out")
+            rounds = f"{len(recent)} rounds in a row" if len(recent) > 1 else "one round"
+            raise RunError(f"{rounds} without a reply; the last reason was: {reason}")
 
     def _reached(self) -> bool:
         accuracy = self.records[-1].accuracy if self.records else None
@@ -351,6 +358,8 @@ def run(
 
     `fedwsq.run("quickstart", {"uplink.bits": 1, "rounds": 20}, out="runs/one-bit")`
     """
+    if isinstance(config, Plan) and overrides:
+        raise ConfigError("overrides are for a config; a plan is changed with dataclasses.replace before it is run")
     plan = config if isinstance(config, Plan) else load_plan(config, overrides)
     with Run.create(plan, Path(out), workers, device) as opened:
         return opened.go()

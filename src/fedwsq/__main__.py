@@ -1,0 +1,7 @@
+"""`python -m fedwsq`."""
+
+import sys
+
+from fedwsq.cli import main
+
+sys.exit(main())

@@ -1,0 +1,49 @@
+"""A run that was stopped before its first round, or that nobody answered."""
+
+import pytest
+
+from fedwsq import run
+from fedwsq.cli import main
+from fedwsq.cli.run import free_folder
+from fedwsq.core.errors import ConfigError, RunError
+from fedwsq.federation.run import Run
+from harness import TINY_WORDS, rows, tiny
+
+
+def test_a_run_stopped_before_its_first_round_is_resumed(tmp_path):
+    whole = run(tiny(), out=tmp_path / "whole", workers=1)
+    with Run.create(tiny(), tmp_path / "run", workers=1):
+        pass  # killed while its workers start
+    with Run.resume(tmp_path / "run", workers=1) as resumed:
+        assert resumed.go().weights == whole.weights
+
+
+def test_a_start_that_came_to_nothing_is_started_again(tmp_path):
+    folder = tmp_path / "run"
+    with Run.create(tiny(seed=5), folder, workers=1):
+        (folder / "config.toml").unlink()  # killed just before it was written
+    with (
+        pytest.raises(RunError, match=r"was stopped before its run began; start it again: fedwsq run --out"),
+        Run.resume(folder),
+    ):
+        pass
+    assert run(tiny(), out=folder, workers=1).weights == run(tiny(), out=tmp_path / "other", workers=1).weights
+
+
+def test_a_run_that_nobody_answered_has_failed(tmp_path, capsys):
+    words = ["run", *TINY_WORDS, "rounds=2", "training.lr=1e30", "--workers", "1", "--out", str(tmp_path / "run")]
+    assert main(words) == 2
+    assert "2 rounds in a row without a reply; the last reason was: UpdateError" in capsys.readouterr().err
+    assert [row["replied"] for row in rows(tmp_path / "run")] == [0, 0]
+
+
+def test_a_plan_takes_no_overrides(tmp_path):
+    with pytest.raises(ConfigError, match=r"a plan is changed with dataclasses\.replace"):
+        run(tiny(), {"rounds": 7}, out=tmp_path / "run")
+
+
+def test_two_runs_that_start_at_once_have_folders_of_their_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert [str(free_folder("mine")) for _ in range(2)] == ["runs/mine-1", "runs/mine-2"]
+    assert main(["run", "data.clients=0"]) == main(["run", "data={name='npz', path='no.npz'}"]) == 2
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["mine-1", "mine-2"]
