@@ -69,7 +69,7 @@ def overhead(folder: Path) -> dict:
 def main() -> None:
     parts = {"size": size, "quickstart": quickstart, "overhead": overhead}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(parts))
+    parser.add_argument("parts", nargs="*", choices=parts, metavar="PART", help=", ".join(parts))
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     args = parser.parse_args()
     results = {"cores": os.cpu_count()}

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedwsq.evaluation import Scores, by_client, moving_average, score, total, worst_decile
+from fedwsq.core.errors import ConfigError, DataError
+from fedwsq.evaluation import METRICS, Metric, Scores, by_client, moving_average, score, total, worst_decile
 
 
 def test_scores_by_hand():
@@ -52,3 +53,17 @@ def test_the_moving_average_is_seeded_with_the_first_value():
         ema = moving_average(ema, accuracy)
         values.append(ema)
     assert values == pytest.approx([10, 11, 12.9, 15.61])
+
+
+def test_a_squared_error_needs_a_target_for_each_output():
+    error = Metric("minus_squared_error", METRICS["minus_squared_error"])
+    outputs = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
+    assert error(outputs, torch.tensor([[1.0, 4.0], [0.0, 4.0]])).tolist() == [-2.0, -5.0]
+    assert error(outputs[:, :1], torch.tensor([3.0, 3.0])).tolist() == [-4.0, 0.0]
+    with pytest.raises(ConfigError, match=r"minus_squared_error needs .* \[2\] and outputs \[2, 2\]; use"):
+        error(outputs, torch.tensor([0, 1]))
+
+
+def test_no_test_examples_are_one_error():
+    with pytest.raises(DataError, match=r"no test examples; hold some out with data\.validation=0\.1"):
+        total([])

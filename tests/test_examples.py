@@ -27,3 +27,10 @@ def test_an_example_learns(example, tmp_path):
     assert [row["failures"] for row in found] == [{}] * 3
     assert found[-1]["test_loss"] < found[0]["test_loss"] - 0.04
     assert found[-1]["uplink_bytes"] < found[-1]["uplink_bytes_float32"] / 4
+
+
+def test_a_benchmark_says_which_parts_it_has():
+    command = [sys.executable, Path(__file__).parents[1] / "benchmarks" / "foundation.py", "sise"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "invalid choice: 'sise' (choose from" in done.stderr

@@ -1,10 +1,14 @@
 """Communication-efficient federated learning: weight standardization and DANUQ, in real bytes.
 
-import fedwsq
+import fedwsq, torch
 
-model = fedwsq.standardize(model)                             # weight standardization for any model
-summary = fedwsq.run("quickstart", out="runs/mine")            # a whole federated run
-packet = fedwsq.Danuq().encode(x, scale, rate=4, seed=0)      # one tensor to bytes
+model = fedwsq.standardize(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)))  # weight standardization of your model
+summary = fedwsq.run("quickstart", {"rounds": 1}, out="runs/mine")         # a federated run, to its end
+
+codec, x = fedwsq.Danuq(), 1e-3 * torch.randn(1000)
+scale = codec.init(x.numel())                                              # what server and clients share
+packet = codec.encode(x, scale, rate=4, seed=0)                            # one tensor to bytes
+restored = codec.decode(packet, scale, seed=0)
 """
 
 __version__ = "0.1.0"

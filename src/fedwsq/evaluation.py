@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.core.recipe import Recipe
 from fedwsq.training.losses import CRITERIA, Criterion
 
@@ -28,6 +29,11 @@ def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def minus_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """The negative squared error, for regression."""
+    if outputs.numel() != targets.numel():
+        raise ConfigError(
+            f"metric = minus_squared_error needs as many targets as outputs for each example, but targets are "
+            f"{list(targets.shape)} and outputs {list(outputs.shape)}; use metric=accuracy where targets are classes"
+        )
     return -(outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(dim=1)
 
 
@@ -93,6 +99,8 @@ def score(
 def total(pieces: Iterable[Scores]) -> Scores:
     """All pieces together, added in the order given."""
     pieces = list(pieces)
+    if not pieces:
+        raise DataError("the data set has no test examples; hold some out with data.validation=0.1")
     return Scores(
         sum(piece.examples for piece in pieces),
         sum(piece.value_sum for piece in pieces),

@@ -51,6 +51,7 @@ RUNS = {
     "target above one": (["stop_at_accuracy=90"], ["stop_at_accuracy is 90", "between 0 and 1"]),
     "a word that is no override": (["quickstart", "fast"], ["fast", "key=value"]),
     "missing data root": (["data.name=cifar10", "data.root=absent"], ["absent", "cifar-10-batches-bin", "unpack"]),
+    "arrays without a file": (["data.name=npz"], ["data.path=FILE", "numpy.savez"]),
     "no data root at all": (["cifar10-resnet8"], ["cifar-10-batches-bin", "FEDWSQ_DATA"]),
     "a downlink of many widths": (["downlink.codec=danuq", "downlink.bits=per_round"], ["must be one number"]),
     "foreign module": (["model.name=no_such_module:build"], ["no_such_module", "cannot be imported"]),

@@ -1,5 +1,6 @@
 """The verbs that only look: ls, levels, inspect, and every --help."""
 
+import os
 import re
 import subprocess
 import sys
@@ -138,6 +139,32 @@ def test_inspect_of_anything_else_is_one_error(capsys, finished, tmp_path, damag
     assert (code, out) == (2, "")
     assert err.startswith("fedwsq: ")
     assert err.count("\n") == 1
+
+
+def test_inspect_looks_at_a_huge_file_no_further_than_it_must(capsys, finished, tmp_path):
+    """Holes, more than memory holds: refused by the first bytes, or by the length that they announce."""
+    whole, path = (finished.folder / "messages" / "round-1-broadcast.fwsq").read_bytes(), tmp_path / "message"
+    for first, why in ((b"", "wrong magic"), (whole, f"trailing bytes: {2**40} bytes, the header says {len(whole)}")):
+        path.write_bytes(first)
+        os.truncate(path, 2**40)
+        code, out, err = fedwsq(capsys, "inspect", str(path))
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert why in err
+
+
+def test_inspect_waits_for_no_pipe_and_reads_no_device(capsys, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (os.devnull, tmp_path / "pipe"):
+        code, out, err = fedwsq(capsys, "inspect", str(path))
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"{path}: it is not a regular file" in err
+
+
+def test_the_message_that_the_help_of_inspect_names_is_one_that_a_run_keeps(capsys, finished):
+    with pytest.raises(SystemExit):
+        main(["inspect", "--help"])
+    (name,) = re.findall(r"inspect runs/look/(messages/\S+)", capsys.readouterr().out)
+    assert (finished.folder / name).is_file()
 
 
 @pytest.mark.parametrize("verb", ["run", "resume", "ls", "levels", "inspect"])

@@ -245,8 +245,9 @@ class Mine(nn.Conv2d):
 
 def test_only_plain_layers_with_a_fan_in_of_three_qualify():
     model = nn.Sequential(
-        nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 1, groups=4), Mine(4, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.Linear(2, 3)
-    )
+        nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 1, groups=4), Mine(4, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.Linear(2, 3),
+        nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)),
+    )  # fmt: skip
     types = [type(m) for m in model]
     with pytest.raises(ConfigError, match=r"no layer to standardize.*fan-in of 3 or more"):
         standardize(model, select=lambda name, module: True)

@@ -1,6 +1,8 @@
 """`fedwsq inspect`: what is in a message."""
 
 import argparse
+import mmap
+import stat
 from pathlib import Path
 
 from fedwsq.codecs import CODECS
@@ -16,7 +18,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="print what is in a message",
         description="Check a message and print its fields. Runs keep theirs with --keep-messages.",
         epilog="example:\n  fedwsq run rounds=1 --keep-messages --out runs/look\n"
-        "  fedwsq inspect runs/look/messages/round-1-client-0.fwsq\n",
+        "  fedwsq inspect runs/look/messages/round-1-client-1.fwsq\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("message", type=Path, metavar="MESSAGE", help="a file with one message")
@@ -25,10 +27,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def main(args: argparse.Namespace) -> int:
     """Print it."""
-    try:
-        data = args.message.read_bytes()
-    except OSError as error:
-        raise MessageError(f"cannot read {args.message}: {error.strerror}") from None
+    data = _map(args.message)
     message = decode(data, None)
     names = {codec.wire_id: name for name, codec in CODECS.items()}
     client = "everyone" if message.key.client == EVERYONE else f"client {message.key.client}"
@@ -49,3 +48,16 @@ def main(args: argparse.Namespace) -> int:
             codec = names.get(packet.codec, f"codec {packet.codec}")
             print(f"tensor {vector!r} {name}: {codec}, {packet.rate:g} bits, {len(packet.code)} bytes{side}")
     return 0
+
+
+def _map(path: Path) -> memoryview:
+    """The file, read where it is looked at: a header that is wrong is refused before the rest comes into memory."""
+    try:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe might never end, nor a device
+            raise MessageError(f"cannot read {path}: it is not a regular file; name a file that holds one message")
+        with path.open("rb") as file:
+            # An empty file cannot be mapped.
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found.st_size else b"")
+    except OSError as error:
+        raise MessageError(f"cannot read {path}: {error.strerror}") from None

@@ -1,8 +1,10 @@
 """What a run shows while it runs: a live line on a terminal, a plain line a round when piped, a summary at the end."""
 
+import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from shlex import quote
 from types import FrameType
 
@@ -16,10 +18,24 @@ from fedwsq.federation.run import Run, Summary
 from fedwsq.report.tensorboard import TensorBoard
 
 
+class _Console(Console):
+    """A console that falls silent when its reader leaves (`| head`, `| less`): a run is more than what it prints."""
+
+    def on_broken_pipe(self) -> None:
+        """Say so once, and let everything that is printed from now on go nowhere."""
+        self.quiet = True
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered, too
+        with suppress(OSError):  # that reader may have had stderr as well
+            print(
+                "fedwsq: nobody reads the output any more; the run goes on. Ctrl-C stops it, fedwsq resume takes it up",
+                file=sys.stderr,
+            )
+
+
 def follow(run: Run, tensorboard: bool, keep_messages: bool) -> int:
     """Go on with a run to its end, or until Ctrl-C, and say what came of it. Returns the exit code."""
     # Paths and reasons are printed as they are: what looks like markup in them is none.
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = _Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     for warning in run.warnings:
         console.print(f"warning: {warning}", style="yellow")
     listeners: list[Callable[[RoundRecord], None]] = []

@@ -18,7 +18,7 @@ from fedwsq.data.partition import hold_out
 HELP = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
 
 
-def npz(path: str, test: float = 0.2, classes: int = 0) -> Dataset:
+def npz(path: str = "", test: float = 0.2, classes: int = 0) -> Dataset:
     """Your arrays: x_train, y_train, x_test, y_test, or x, y with a share `test` held out; and group, if known.
 
     `x` has an example in each row; images are uint8 or float with channels first, [n, c, h, w], and those of uint8 are
@@ -27,6 +27,8 @@ def npz(path: str, test: float = 0.2, classes: int = 0) -> Dataset:
     regression. `group` or `group_train` names the user or device that each training
     example is from, by integers or strings. Every process holds a copy: large image sets fit better in folders.
     """
+    if not path:
+        raise ConfigError(f"npz has no file to read; name it with data.path=FILE, and {HELP}")
     if classes < 0:
         raise ConfigError(f"classes is {classes}, must be 0 (as many as occur) or the number of classes")
     source = Path(path).expanduser()

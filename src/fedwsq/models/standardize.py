@@ -226,7 +226,9 @@ def standardize(
     """Turn the layers that `select(name, module)` chooses into WS layers, in place, and return the model.
 
     Candidates are Conv1d, Conv2d, Conv3d and Linear with a fan-in of 3 or more. Parameters keep their names, values
-    and identity; hooks, devices and optimizers are not disturbed.
+    and identity; hooks, devices and optimizers are not disturbed. Subclasses of these classes and layers with
+    parametrizations are left as they are. The transforms of `torch.func` (grad, vmap) and `torch.jit.script` do not go
+    through WS layers; `bake` makes plain ones of them.
 
     The fan-in d of a grouped convolution is that of one group: 9 for a depthwise 3x3. Outputs have variance rho^2 d V,
     with V the mean square of the inputs around the mean of their patch, so the eps = 1e-5 of a norm that follows is
