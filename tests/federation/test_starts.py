@@ -1,11 +1,14 @@
 """A run that was stopped before its first round, or that nobody answered."""
 
 import pytest
+import torch
 
 from fedwsq import run
 from fedwsq.cli import main
 from fedwsq.cli.run import free_folder
-from fedwsq.core.errors import ConfigError, RunError
+from fedwsq.core.errors import ConfigError, DataError, RunError
+from fedwsq.data import Dataset
+from fedwsq.data.dataset import Examples
 from fedwsq.federation.run import Run
 from harness import TINY_WORDS, rows, tiny
 
@@ -47,3 +50,26 @@ def test_two_runs_that_start_at_once_have_folders_of_their_own(tmp_path, monkeyp
     assert [str(free_folder("mine")) for _ in range(2)] == ["runs/mine-1", "runs/mine-2"]
     assert main(["run", "data.clients=0"]) == main(["run", "data={name='npz', path='no.npz'}"]) == 2
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["mine-1", "mine-2"]
+
+
+def odd_data(top: int = 2, tests: int = 5) -> Dataset:
+    """Three classes, or so it says."""
+    x, y = torch.zeros(30, 1, 8, 8, dtype=torch.uint8), torch.arange(30) % (top + 1)
+    return Dataset(Examples([x], y), Examples([x[:tests]], y[:tests]), 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({"top": 3}, "a training label is 3, but .* 3 classes, 0 to 2"), ({"tests": 0}, "hold some of the others out")],
+)
+def test_data_that_no_run_can_use_is_refused_before_there_is_a_folder(tmp_path, settings, why):
+    data = {"name": "test_starts:odd_data", "clients": 5, **settings}
+    with pytest.raises(DataError, match=why):
+        run("quickstart", {"data": data}, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    held_out = run(
+        tiny(data={"name": "test_starts:odd_data", "clients": 5, "tests": 0, "validation": 0.2}),
+        out=tmp_path / "b",
+        workers=1,
+    )
+    assert held_out.accuracy is not None

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedwsq.core.errors import ConfigError
+from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
 from fedwsq.core.tree import fingerprint, shapes
@@ -160,6 +160,13 @@ def build_workload(plan: Plan) -> Workload:
             f"training.criterion = cross_entropy needs integer labels, and these are {labels}; store classes as "
             "integers, or use training.criterion=squared_error with metric=minus_squared_error for a regression"
         )
+    if not labels.is_floating_point and len(dataset.train) and int(dataset.train.labels.max()) >= dataset.classes > 0:
+        raise DataError(
+            f"a training label is {int(dataset.train.labels.max())}, but the data set says that it has "
+            f"{dataset.classes} classes, 0 to {dataset.classes - 1}"
+        )
+    if not len(held_out) and not len(dataset.test):
+        raise DataError("the data set has no test examples; hold some of the others out with data.validation=0.1")
     split = split_data(plan, dataset, kept)
     if not plan.data.client_test:
         return Workload(plan, dataset, split, kept, held_out)
