@@ -40,21 +40,26 @@ def test_round_by_hand():
     assert server["w"].tolist() == [pytest.approx(row, abs=1e-5) for row in SERVER]
 
 
-def test_is_the_definition_sample_by_sample():
-    tau, threshold, n = 0.2, 0.1, 12
+@pytest.mark.parametrize(("tau", "threshold"), [(0.05, 0.7), (0.2, 0.1)])
+def test_is_the_definition_sample_by_sample(tau, threshold):
+    n = 12
     torch.manual_seed(0)
-    features, y = torch.randn(n, 3, dtype=torch.float64), torch.randint(3, (n,))
-    s = torch.cosine_similarity(features[:, None], features[None], dim=2).tolist()
+    features = (torch.randn(n, 3, dtype=torch.float64) + 1).requires_grad_()
+    y = torch.randint(3, (n,))
+    s = torch.cosine_similarity(features[:, None], features[None], dim=2)
     contrasts, penalties = [], []
     for i in range(n):
-        positive = min(s[i][j] for j in range(n) if y[j] == y[i])
-        negatives = sorted((s[i][j] for j in range(n) if y[j] != y[i]), reverse=True)[:2]
-        contrasts.append(log(1 + sum(exp((negative - positive) / tau) for negative in negatives)))
-        sibling = min((s[i][j] for j in range(n) if y[j] == y[i] and j != i), default=-1.0)
-        penalties.append(log(1 + exp(((sibling if sibling >= threshold else -1.0) - 1) / tau)))
-    contrast, penalty = relaxed_contrastive(features, y, tau, threshold)
-    assert contrast.item() == pytest.approx(sum(contrasts) / n, abs=1e-10)
-    assert penalty.item() == pytest.approx(sum(penalties) / n, abs=1e-10)
+        siblings = sorted((s[i, j] for j in range(n) if y[j] == y[i] and j != i), key=float)
+        negatives = sorted((s[i, j] for j in range(n) if y[j] != y[i]), key=float)[-2:]
+        gaps = [torch.exp((negative - siblings[0]) / tau) for negative in negatives]
+        contrasts.append(torch.log(1 + sum(gaps)))
+        least = siblings[0] if siblings[0] >= threshold else -torch.ones_like(siblings[0])
+        penalties.append(torch.log(1 + torch.exp((least - 1) / tau)))
+    assert 0 < sum(penalty.requires_grad for penalty in penalties) < n  # both sides of the threshold
+    for part, expected in zip(relaxed_contrastive(features, y, tau, threshold), (contrasts, penalties), strict=True):
+        assert part.item() == pytest.approx(sum(expected).item() / n, abs=1e-10)
+        gradients = (torch.autograd.grad(total, features, retain_graph=True)[0] for total in (part, sum(expected) / n))
+        torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
 
 
 def test_ties_between_siblings_take_the_lowest_index():
