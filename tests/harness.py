@@ -17,6 +17,7 @@ from fedwsq.federation.plan import Plan
 TESTS = Path(__file__).parent
 TINY = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 2}
 TINY_WORDS = [f"{key}={value}" for key, value in TINY.items()]
+PATIENCE_SECONDS = 300.0  # for what takes a moment: a busy machine is no failure
 
 
 def tiny(**overrides: Any) -> Plan:
@@ -24,13 +25,14 @@ def tiny(**overrides: Any) -> Plan:
     return load_plan("quickstart", TINY | overrides)
 
 
-def start(*words: str | Path, cwd: Path, pause: float = 0.0, **options: Any) -> subprocess.Popen[str]:
-    """A real `fedwsq` process, with `user_code` in reach and its steps slowed down by `pause`."""
+def start(*words: str | Path, cwd: Path, stuck: Path | None = None, **options: Any) -> subprocess.Popen[str]:
+    """A real `fedwsq` process, with `user_code` in reach; `stuck` is the link to whoever will `stay` there."""
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
+    held = {"TEST_STUCK": str(stuck)} if stuck else {}
     return subprocess.Popen(
         [sys.executable, "-m", "fedwsq.cli", *map(str, words)],
         cwd=cwd,
-        env={**os.environ, "PYTHONPATH": path, "TEST_PAUSE_SECONDS": str(pause)},
+        env={**os.environ, "PYTHONPATH": path, **held},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -45,14 +47,20 @@ def rows(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def wait_until(true: Callable[[], object], seconds: float = 60.0, process: subprocess.Popen[str] | None = None) -> None:
+def wait_until(true: Callable[[], object], process: subprocess.Popen[str] | None = None) -> None:
     """Wait for something that another process does; `process` is to be alive until then."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE_SECONDS
     while not true():
         if process is not None and process.poll() is not None:
             raise AssertionError(f"ended early: {process.communicate()}")
-        assert time.monotonic() < end, f"waited {seconds} s in vain"
+        assert time.monotonic() < end, f"waited {PATIENCE_SECONDS} s in vain"
         time.sleep(0.01)
+
+
+def who_is_stuck(link: Path, process: subprocess.Popen[str] | None = None) -> psutil.Process:
+    """Wait until somebody stays (`user_code.stay`), and say which process that is."""
+    wait_until(link.is_symlink, process)
+    return psutil.Process(int(os.readlink(link)))
 
 
 def gone(process: psutil.Process) -> bool:

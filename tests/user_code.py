@@ -1,37 +1,57 @@
-"""Code outside the package, as a user would bring it: `model.name=user_code:paused_cnn` and the like."""
+"""Code outside the package, as a user would bring it: `algorithm.name=user_code:Stuck` and the like."""
 
+import contextlib
 import os
 import signal
+import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from fedwsq.algorithms import FedAvg
+from fedwsq.core.types import State, Update, Vectors
 from fedwsq.data import Dataset, Split
 from fedwsq.data.digits import digits
 from fedwsq.models import cnn
+from fedwsq.training import LocalTask
 
 
-def paused_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
-    """The network of the quick start, bit for bit; $TEST_PAUSE_SECONDS go by in each training step."""
-    model = cnn(classes, channels)
-    model.register_forward_pre_hook(_pause)
-    return model
+def stay() -> None:
+    """The first process to get here while $TEST_STUCK is set does not go on; that path becomes a link to its number."""
+    with contextlib.suppress(KeyError, FileExistsError):
+        os.symlink(str(os.getpid()), os.environ["TEST_STUCK"])  # for one alone, and whole from the first moment
+        time.sleep(600)  # longer than any test waits, and not forever if there is no test left to end it
 
 
-def _pause(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    if module.training:
-        if "TEST_PAUSE_MARK" in os.environ:
-            Path(os.environ["TEST_PAUSE_MARK"]).touch()
-        time.sleep(float(os.environ.get("TEST_PAUSE_SECONDS", "0")))
+@dataclass(frozen=True)
+class Stuck(FedAvg):
+    """FedAvg; a client of one round, whoever is first or the one named, may `stay`."""
+
+    round: int = 2
+    client: int = -1
+
+    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+        """As ever, or never."""
+        if task.key.round == self.round and self.client in (-1, task.key.client):
+            stay()
+        return super().client_update(received, client, task)
+
+
+def digits_stuck_in_a_worker() -> Dataset:
+    """The digits; a worker process may `stay` where it loads them."""
+    if Path(sys.argv[0]).name == "worker.py":
+        stay()
+    return digits()
 
 
 STEPS_BEFORE_SIGTERM = 0
 
 
 def terminating_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
-    """The same network; after some training steps someone sends its process a SIGTERM, once."""
+    """The network of the quick start; after some training steps someone sends its process a SIGTERM, once."""
     model = cnn(classes, channels)
     model.register_forward_pre_hook(_terminate)
     return model

@@ -2,21 +2,18 @@
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from fedwsq.bench import GROUPS, bare, population, processes, round, step
+from fedwsq.bench import bare, population, processes, round, step
 from fedwsq.core.errors import RunError
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Key
 from fedwsq.federation.checkpoint import load_snapshot
 from fedwsq.models.standardize import WSLayer
 from fedwsq.training import LocalTask, Shard, Training, learning_rates
-
-
-def test_the_groups_are_there():
-    assert GROUPS.keys() >= {"step", "round", "population"}
 
 
 def test_a_bare_loop_takes_the_steps_of_a_run():
@@ -42,17 +39,24 @@ def test_pictures_are_augmented_and_normalized_as_cifar_is():
     assert len(data.mean) == len(data.std) == 3
 
 
-def test_augmentation_is_a_small_share():
+def test_augmentation_is_a_share_of_a_step(monkeypatch, clock):
+    steps = step.steps
+    monkeypatch.setattr(step, "steps", lambda *given: clock.takes(steps(*given), lambda: 50.0))
+    monkeypatch.setattr(step, "augment", clock.takes(step.augment, lambda *given: 1.0))
     with one_thread():
         found = step.augmentation("float32", repeats=2)
-    assert (found.unit, found.must, found.better) == ("%", 5.0, "lower")
-    assert 0 < found.low <= found.value <= found.high < 100
+    assert (found.low, found.value, found.high, found.unit) == (2, 2, 2, "%")
+    assert (found.reached, found.note) == (True, "1000.00 ms of 50000 ms")
 
 
-def test_standardization_is_measured_in_processes_of_its_own():
+def test_standardization_is_measured_in_processes_of_its_own(monkeypatch, clock):
+    def seconds(loop: subprocess.Popen) -> float:
+        return 3.0 if "'resnet8', 1, 'float32', True" in loop.args[-1] else 2.0
+
+    monkeypatch.setattr(step, "side_by_side", clock.takes(step.side_by_side, seconds))
     found = step.standardization("float32", "resnet8", repeats=2)
-    assert (found.name, found.must, found.better) == ("resnet8 step, WS / without", 1.05, "lower")
-    assert 0 < found.low <= found.value <= found.high < 10
+    assert (found.name, found.value, found.reached) == ("resnet8 step, WS / without", 1.5, False)
+    assert found.note == "float32, 2000 ms a step without"
 
 
 def test_a_bare_loop_is_with_standardization_or_without():
@@ -73,12 +77,16 @@ def test_the_small_model_is_25_kilobytes():
     assert 4 * sum(p.numel() for p in round.small().parameters()) == pytest.approx(25e3, rel=0.03)
 
 
-def test_idle_clients_are_coded_and_counted(monkeypatch):
+def test_idle_rounds_are_timed_from_row_to_row(monkeypatch):
+    """The first ones warm up and the last evaluates: they do not count."""
+    rows = iter([0.0, 9.0, 18.0, 27.0, 27.08, 27.15, 27.24, 40.0])
+    monkeypatch.setattr(round, "time", SimpleNamespace(perf_counter=lambda: next(rows)))
     monkeypatch.setattr(round, "ROUNDS", 8)
     found = round.idle_rounds(1, 1)
-    assert (found.unit, found.must, found.better) == ("ms", 100, "lower")
-    assert 0 < found.low <= found.value <= found.high
+    assert (found.low, found.value, found.high) == pytest.approx((70, 80, 90))
+    assert (found.unit, found.reached) == ("ms", True)
     assert "one process, a checkpoint a round" in found.name
+    assert list(rows) == []
 
 
 def test_a_round_late_in_a_run_remembers_everybody(tmp_path):

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
@@ -16,9 +15,8 @@ import user_code
 from fedwsq.cli import main
 from fedwsq.federation.checkpoint import load_snapshot
 from fedwsq.federation.run import Run, run
-from harness import TINY_WORDS, gone, rows, start, tiny, wait_until
+from harness import PATIENCE_SECONDS, TINY_WORDS, gone, rows, start, timeless, tiny, who_is_stuck
 
-PAUSED_WORDS = [*TINY_WORDS, "model.name=user_code:paused_cnn"]
 ONE_WORKER = ["--workers", "1"]
 
 
@@ -87,6 +85,18 @@ def test_kept_messages_and_tensorboard_are_beside_the_run(capsys, tmp_path):
     assert any(path.name.startswith("events") for path in (folder / "tensorboard").iterdir())
 
 
+def test_a_run_outlives_its_reader(finished, tmp_path):
+    """`fedwsq run | head -1`: it says so, once, and comes to its end."""
+    process = start("run", *TINY_WORDS, *ONE_WORKER, "--out", "run", cwd=tmp_path)
+    process.stdout.close()  # long before the first line
+    assert process.wait(timeout=PATIENCE_SECONDS) == 0
+    err = process.stderr.read()
+    assert err.startswith("fedwsq: nobody reads the output any more; the run goes on")
+    assert err.count("\n") == 1
+    assert list(map(timeless, rows(tmp_path / "run"))) == list(map(timeless, rows(finished.folder)))
+    assert (tmp_path / "run" / "model.safetensors").is_file()
+
+
 def assert_goes_on(folder: Path, out: str, weights: str) -> None:
     """The run in `folder` was stopped on purpose: it says how to go on, and doing so gives the undisturbed weights."""
     done = len(rows(folder))
@@ -100,15 +110,13 @@ def assert_goes_on(folder: Path, out: str, weights: str) -> None:
 
 def test_ctrl_c_saves_says_how_to_go_on_and_leaves_no_worker(finished, tmp_path):
     folder = tmp_path / "my run"
-    process = start(
-        "run", *PAUSED_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path, pause=0.15, start_new_session=True
-    )
-    wait_until(lambda: len(rows(folder)) == 1, process=process)
-    time.sleep(0.2)
-    children = psutil.Process(process.pid).children()
+    words = [*TINY_WORDS, "algorithm.name=user_code:Stuck", "--out", folder, "--workers", "2"]
+    process = start("run", *words, cwd=tmp_path, stuck=tmp_path / "stuck", start_new_session=True)
+    stuck, children = who_is_stuck(tmp_path / "stuck", process), psutil.Process(process.pid).children()
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err) == (130, "")
+    assert stuck in children
     assert len(children) == 2
     assert all(map(gone, children))
     assert_goes_on(folder, out, finished.summary.weights)
@@ -130,11 +138,11 @@ def test_a_polite_kill_stops_like_ctrl_c(finished, tmp_path, capsys):
 @pytest.mark.slow
 def test_ctrl_c_while_the_workers_start_is_as_quiet(tmp_path):
     folder = tmp_path / "run"
-    process = start("run", *TINY_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path, start_new_session=True)
-    wait_until(lambda: len(psutil.Process(process.pid).children()) == 2, process=process)
-    time.sleep(1.0)  # deep in their imports
+    words = [*TINY_WORDS, "data.name=user_code:digits_stuck_in_a_worker", "--out", folder, "--workers", "2"]
+    process = start("run", *words, cwd=tmp_path, stuck=tmp_path / "stuck", start_new_session=True)
+    assert who_is_stuck(tmp_path / "stuck", process).pid != process.pid
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err) == (130, "")
     assert "0 complete rounds are saved" in out
     assert main(["resume", str(folder), *ONE_WORKER]) == 0
@@ -165,7 +173,7 @@ def test_a_terminal_shows_live_progress(tmp_path):
     except OSError:  # the other end is closed
         pass
     os.close(controller)
-    assert process.wait(timeout=30) == 0
+    assert process.wait(timeout=PATIENCE_SECONDS) == 0
     text = shown.decode()
     assert "\x1b[" in text
     assert re.search(r"3/3", text)

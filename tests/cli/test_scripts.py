@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from harness import PATIENCE_SECONDS
+
 PLAIN = """
 import fedwsq
 small = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 2}
@@ -46,7 +48,7 @@ def run_script(folder: Path, name: str, text: str) -> list[str]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, str(folder / name)],
-        cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=120,
+        cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from fedwsq.core.errors import DataError
 from fedwsq.data.cache import cached
+from harness import PATIENCE_SECONDS
 
 SHAPE = (5, 3, 2, 4)
 IMAGES = np.random.default_rng(0).integers(0, 256, SHAPE, dtype=np.uint8)
@@ -169,6 +170,6 @@ for turn in range(12):
 
 def test_processes_at_once_do_not_corrupt_it(folder):
     racers = [subprocess.Popen([sys.executable, "-c", RACER, str(folder)], stderr=subprocess.PIPE) for _ in range(2)]
-    said = [racer.communicate(timeout=60)[1].decode() for racer in racers]
+    said = [racer.communicate(timeout=PATIENCE_SECONDS)[1].decode() for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0], said
     assert sorted(path.name for path in folder.parent.iterdir()) == ["pets", "pets.decoded-32x32.safetensors"]

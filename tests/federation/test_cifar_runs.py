@@ -44,12 +44,12 @@ def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(seria
     folder = tmp_path / "run"
     words = [f"{key}={value}" for key, value in REDUCED.items()]
     process = start("run", "cifar10-resnet8", *words, "--out", folder, "--workers", "2", cwd=tmp_path)
-    wait_until(lambda: len(rows(folder)) == 1, seconds=300, process=process)
+    wait_until(lambda: len(rows(folder)) == 1, process=process)
     time.sleep(0.3)
     workers = psutil.Process(process.pid).children()
     process.kill()
     process.wait()
-    wait_until(lambda: all(map(gone, workers)), seconds=5)
+    wait_until(lambda: all(map(gone, workers)))
     process.communicate()
     assert len(rows(folder)) < 3
     assert load_snapshot(folder / "checkpoints")[0].round < 3

@@ -1,5 +1,7 @@
 """How work reaches the workers: longest first, short tasks ahead, broadcasts through memory that all of them map."""
 
+import contextlib
+import gc
 import mmap
 import os
 from dataclasses import replace
@@ -14,6 +16,7 @@ from fedwsq.federation.federation import Federation, first_snapshot
 from fedwsq.federation.inprocess import Pool, Task, _Shelf, _Worker
 from fedwsq.federation.site import Failure, Reply
 from fedwsq.federation.workload import build_workload
+from harness import wait_until, who_is_stuck
 
 CPU = torch.device("cpu")
 IDLE = {
@@ -22,6 +25,11 @@ IDLE = {
     "data": {"name": "synthetic", "samples": 600, "test_samples": 100, "clients": 60, "partition": "iid"},
     "model.name": "fedwsq.bench.round:small",
     "algorithm": "fedwsq.bench.round:Idle",
+}
+SIXTH_STUCK = {
+    "algorithm": {"name": "user_code:Stuck", "round": 1, "client": 5},
+    "training.epochs": 1,
+    "training.batches_per_epoch": 1,
 }
 
 
@@ -55,6 +63,15 @@ def open_files(pid: int | str = "self") -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
+def held_files(pid: int | str) -> set[str]:
+    """What a process has open or mapped; files without a name and devices have made-up ones."""
+    found = {line.split(maxsplit=5)[5] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/" in line}
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since, as the one that lists them is
+            found.add(os.readlink(descriptor))
+    return found
+
+
 def test_orders_carry_the_size_of_the_shard(workload):
     _, orders = round_of_orders(workload)
     assert [order.cost for order in orders] == [10] * 60
@@ -73,6 +90,7 @@ def test_whoever_takes_longest_is_begun_first(pool, workload):
 def test_rounds_leave_no_descriptor_open_on_either_side(pool, workload):
     body, orders = round_of_orders(workload)
     counts = []
+    gc.collect()  # what other tests left open is not closed in the middle of this one
     for number in range(4):
         other = bytes(bytearray(body))  # the same bytes in another place are another broadcast
         answers = list(pool.dispatch(body, [orders[0], orders[1]._replace(body=other)]))
@@ -81,21 +99,26 @@ def test_rounds_leave_no_descriptor_open_on_either_side(pool, workload):
     assert len(set(counts[1:])) == 1
 
 
-def test_a_worker_with_several_tasks_ahead_that_dies_costs_one_client(workload):
+def test_a_worker_with_several_tasks_ahead_that_dies_costs_one_client(monkeypatch, tmp_path):
+    """Five clients answer, the sixth never will, and others wait behind it."""
+    monkeypatch.setenv("TEST_STUCK", str(tmp_path / "stuck"))
+    monkeypatch.setattr(inprocess, "AHEAD_SECONDS", 1e6)  # any task is short
+    workload = build_workload(load_plan("quickstart", IDLE | SIXTH_STUCK))
     pool = Pool(dump_plan(workload.plan), 1, CPU)
     body, orders = round_of_orders(workload)
-    answers, killed = [], 0
+    answers, ahead = [], 0
     try:
         for answer in pool.dispatch(body, orders):
             answers.append(answer)
-            if not killed and len(pool._workers[0].asked) > 2:
-                killed = len(pool._workers[0].asked)
-                pool._workers[0].process.kill()
+            if len(answers) == 5:
+                ahead = len(pool._workers[0].asked)
+                who_is_stuck(tmp_path / "stuck").kill()
     finally:
         pool.close()
-    assert killed > 2
+    assert ahead == inprocess.MOST_AHEAD
     assert sorted(answer.key.client for answer in answers) == list(range(60))
-    assert [answer.reason for answer in answers if isinstance(answer, Failure)] == ["its worker process died"]
+    failures = [(answer.key.client, answer.reason) for answer in answers if isinstance(answer, Failure)]
+    assert failures == [(5, "its worker process died")]
 
 
 def test_only_short_tasks_with_short_frames_are_handed_out_ahead(pool):
@@ -120,6 +143,7 @@ def test_only_short_tasks_with_short_frames_are_handed_out_ahead(pool):
 def test_a_broadcast_is_written_once(monkeypatch, memory_file):
     if not memory_file:
         monkeypatch.delattr(os, "memfd_create")
+    gc.collect()
     before, bodies = open_files(), [b"one" * 1000, b"two", b""]
     with _Shelf() as shelf:
         placed = [shelf.put(body) for body in bodies]
@@ -135,17 +159,19 @@ def test_a_broadcast_is_written_once(monkeypatch, memory_file):
 
 
 def test_nothing_is_put_in_dev_shm(pool, workload):
-    shm = Path("/dev/shm")
-    before = set(shm.iterdir()) if shm.exists() else set()
     body, orders = round_of_orders(workload)
     for _ in pool.dispatch(body, orders[:2]):
-        assert (set(shm.iterdir()) if shm.exists() else set()) <= before
+        for pid in (os.getpid(), pool._workers[0].process.pid):
+            held = held_files(pid)
+            assert "/memfd:fedwsq (deleted)" in held
+            assert not [path for path in held if path.startswith("/dev/shm/")]
 
 
 def test_workers_keep_freed_memory_unless_the_user_says_otherwise(monkeypatch, pool):
     def environment(worker: _Worker) -> dict[str, str]:
-        text = Path(f"/proc/{worker.process.pid}/environ").read_bytes().decode()
-        return dict(line.split("=", 1) for line in text.split("\0") if "=" in line)
+        path = Path(f"/proc/{worker.process.pid}/environ")
+        wait_until(path.read_bytes)  # it is empty while the process turns into another program
+        return dict(line.split("=", 1) for line in path.read_bytes().decode().split("\0") if "=" in line)
 
     assert environment(pool._workers[0]).items() >= inprocess.MALLOC.items()
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")

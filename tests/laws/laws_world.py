@@ -1,5 +1,9 @@
 """A tiny world for laws over whole rounds: forty digits, a network of a few hundred weights, with stages."""
 
+import itertools
+import os
+import signal
+
 from torch import nn
 
 from fedwsq.data import Dataset, Examples
@@ -16,3 +20,15 @@ def tiny_digits() -> Dataset:
 def tiny_net(classes: int = 10, channels: int = 1) -> Staged:
     stages = [nn.Sequential(nn.ReLU(), conv_norm(4, 6, stride=2)), nn.Sequential(nn.ReLU(), conv_norm(6, 8, stride=2))]
     return Staged(conv_norm(channels, 4), stages, nn.Linear(8, classes))
+
+
+def mortal_net(classes: int = 10, channels: int = 1) -> Staged:
+    """The same network; in the training pass whose number is in $TEST_KILLED_IN, its process is killed."""
+    model, passes = tiny_net(classes, channels), itertools.count(1)
+
+    def kill(module: nn.Module, inputs: object) -> None:
+        if module.training and str(next(passes)) == os.environ.get("TEST_KILLED_IN"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    model.register_forward_pre_hook(kill)
+    return model

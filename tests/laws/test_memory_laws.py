@@ -1,11 +1,9 @@
 """Methods whose clients remember: kills, lost replies and fallen-back checkpoints must not show in the weights."""
 
-import json
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -16,8 +14,10 @@ from fedwsq.core.tree import fingerprint
 from fedwsq.federation.checkpoint import LAST, load_snapshot, save_snapshot
 from fedwsq.federation.federation import Federation, first_snapshot
 from fedwsq.federation.inprocess import Serial
+from fedwsq.federation.run import Run, run
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
+from harness import rows
 
 CPU = torch.device("cpu")
 ROUNDS = 6
@@ -100,25 +100,13 @@ def test_disturbed_and_undisturbed_runs_end_alike(algorithm, settings, tmp_path)
 
 @every_memory
 def test_a_real_kill_leaves_no_trace(algorithm, settings, tmp_path):
-    config = tmp_path / "plan.toml"
-    config.write_text(dump_plan(tiny_plan(algorithm, rounds=60, **settings)))
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-
-    def fedwsq(*words):
-        return [sys.executable, "-m", "fedwsq.cli", *words, "--workers", "1"]
-
-    def weights(*words):
-        run = subprocess.run(fedwsq(*words), env=env, capture_output=True, text=True, check=True)
-        return next(line for line in run.stdout.splitlines() if "weights" in line).split()[-2]
-
-    calm = weights("run", str(config), "--out", str(tmp_path / "calm"))
-    process = subprocess.Popen(fedwsq("run", str(config), "--out", str(tmp_path / "killed")), env=env)
-    rows = tmp_path / "killed" / "rounds.jsonl"
-    deadline = time.monotonic() + 60
-    while not (rows.exists() and rows.read_text().count("\n") >= 3) and time.monotonic() < deadline:
-        time.sleep(0.002)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    done = [json.loads(line)["round"] for line in rows.read_text().splitlines(keepends=True) if line.endswith("\n")]
-    assert 3 <= done[-1] < 60, "the kill came too late to mean anything"
-    assert weights("resume", str(tmp_path / "killed")) == calm
+    """Three clients a round take two steps each, of one pass or two: in the 18th, others of that round have replied."""
+    mortal = {"rounds": ROUNDS, "model.name": "laws_world:mortal_net"}
+    plan = tiny_plan(algorithm, **mortal, **settings)
+    (tmp_path / "plan.toml").write_text(dump_plan(plan))
+    command = [sys.executable, "-m", "fedwsq.cli", "run", "plan.toml", "--out", "killed", "--workers", "1"]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TEST_KILLED_IN": "18"}
+    assert subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    assert len(rows(tmp_path / "killed")) == (1 if algorithm == "fedsmoo" else 2)
+    with Run.resume(tmp_path / "killed", workers=1) as resumed:
+        assert resumed.go().weights == run(plan, out=tmp_path / "calm", workers=1).weights
