@@ -126,6 +126,8 @@ def draw(picture: Any, figures: Sequence[Figure]) -> None:
             ]
             axes.errorbar(list(shown), [each.value for each in shown.values()], ends, marker="o", capsize=3)
             axes.grid(alpha=0.3)
-        row[0].set(ylabel=f"{what}, {unit}", ylim=(0, None))
+        row[0].set_ylabel(f"{what}, {unit}")
+    panels[0][0].set_yscale("log")
+    panels[1][0].set_ylim(0, 1.1 * panels[1][0].get_ylim()[1])
     panels[1][0].set(xscale="log", xlabel=f"clients, {ASKED} of them asked")
     panels[1][1].set(xscale="log", xlabel=f"clients asked, of {AMONG:,}")
