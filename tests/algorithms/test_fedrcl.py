@@ -49,7 +49,7 @@ def test_is_the_definition_sample_by_sample(tau, threshold):
     s = torch.cosine_similarity(features[:, None], features[None], dim=2)
     contrasts, penalties = [], []
     for i in range(n):
-        siblings = sorted((s[i, j] for j in range(n) if y[j] == y[i] and j != i), key=float)
+        siblings = sorted((s[i, j] for j in range(n) if y[j] == y[i] and j != i), key=lambda each: each.item())
         negatives = sorted((s[i, j] for j in range(n) if y[j] != y[i]), key=float)[-2:]
         gaps = [torch.exp((negative - siblings[0]) / tau) for negative in negatives]
         contrasts.append(torch.log(1 + sum(gaps)))
