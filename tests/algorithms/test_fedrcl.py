@@ -50,7 +50,7 @@ def test_is_the_definition_sample_by_sample(tau, threshold):
     contrasts, penalties = [], []
     for i in range(n):
         siblings = sorted((s[i, j] for j in range(n) if y[j] == y[i] and j != i), key=lambda each: each.item())
-        negatives = sorted((s[i, j] for j in range(n) if y[j] != y[i]), key=float)[-2:]
+        negatives = sorted((s[i, j] for j in range(n) if y[j] != y[i]), key=lambda each: each.item())[-2:]
         gaps = [torch.exp((negative - siblings[0]) / tau) for negative in negatives]
         contrasts.append(torch.log(1 + sum(gaps)))
         least = siblings[0] if siblings[0] >= threshold else -torch.ones_like(siblings[0])
