@@ -9,12 +9,13 @@ import sys
 import numpy as np
 import pytest
 import torch
+from level_tables import at_every_size, in_numpy, level_tables  # noqa: F401
 
 from fedwsq.codecs import CODECS, Danuq, Eden, Fp, Nf, Packet, Sign, Uq, kernels
 from fedwsq.codecs.danuq import Danuq8
 from fedwsq.codecs.grid import look_up, quantize, tables
 from fedwsq.codecs.groups import Groups, make_groups, moments, survey
-from fedwsq.codecs.levels import LEVEL_KINDS, levels, widths
+from fedwsq.codecs.levels import LEVEL_KINDS, levels
 from fedwsq.codecs.packing import pack
 from fedwsq.core.errors import MessageError, UpdateError
 
@@ -24,29 +25,8 @@ LENGTHS = [*range(301), 1023, 1024, 1025, 5003]
 ODD = [0.0, -0.0, 1e-45, -1e-45, 1e-38, -1e-38, 1e20, -1e20, 3e38, -3e38]
 
 
-def level_tables():
-    """Every table of levels in the package whose codes never cross a byte, by name."""
-    found = {f"danuq-{kind}-{bits}": (bits, levels(bits, kind)) for kind in LEVEL_KINDS for bits in widths(kind)}
-    found |= {"fp-bitsandbytes-4": (4, Fp(table="bitsandbytes").levels(4))}
-    for name, codec in CODECS.items():
-        if hasattr(codec(), "_edges"):  # a grid
-            found |= {f"{name}-{bits}": (bits, codec().levels(bits)) for bits in codec().rates}
-    return {name: entry for name, entry in found.items() if entry[0] in kernels.WIDTHS}
-
-
-TABLES = level_tables()
-
-
-@pytest.fixture(autouse=True)
-def at_every_size(monkeypatch):
-    monkeypatch.setattr(kernels, "WORTH_LOADING", 0)
-
-
-def in_numpy(work):
-    """What the work gives without a kernel."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "usable", lambda numel, bits=8: False)
-        return work()
+TABLES = level_tables(kernels.WIDTHS)
+pytestmark = pytest.mark.usefixtures("at_every_size")
 
 
 def values_around(edges, scale, numel, seed=0):
@@ -275,3 +255,29 @@ def test_lengths_that_do_not_match_never_reach_the_loops():
         Sign().accumulate(packet, torch.empty(0), 0, torch.zeros(32), 1.0)
     with pytest.raises(MessageError, match="take 2 bytes, not 3"):
         Sign().decode(packet._replace(numel=16), torch.empty(0), 0)
+
+
+@pytest.mark.parametrize("name", [name for name, codec in CODECS.items() if hasattr(codec(), "_edges")])
+@pytest.mark.parametrize("rounding", ["stochastic", "nearest"])
+@pytest.mark.parametrize("scales", ["tensor", "channel", "block"])
+def test_rounding_by_chance_and_by_arithmetic_gives_the_bits_of_numpy(name, rounding, scales):
+    """Whole packets of every grid at every width of a whole part of a byte, with zero groups and values on levels."""
+    codec = CODECS[name](rounding=rounding, scales=scales, block=7)
+    for bits in codec.rates & set(kernels.WIDTHS):
+        for numel in (1, 2, 9, 1023, 1025, 3000):
+            rng = np.random.default_rng(numel)
+            x = rng.normal(size=numel).astype(np.float32)
+            x = np.where(rng.random(numel) < 0.3, rng.choice(np.float32(codec.levels(bits)), numel), x)
+            x = torch.from_numpy(x)
+            x[: numel // 3] = 0
+            x = x.reshape(3, -1) if numel % 3 == 0 else x
+            found = codec.encode(x, torch.empty(0), bits, 5)
+            assert found == in_numpy(lambda: codec.encode(x, torch.empty(0), bits, 5))  # noqa: B023
+    assert kernels._loaded
+
+
+@pytest.mark.parametrize("name", ["danuq", "nf", "uq"])
+def test_elements_that_lie_apart_are_coded_as_if_they_did_not(name):
+    x = torch.randn(4000, generator=torch.Generator().manual_seed(0))[::2]
+    shared = CODECS[name]().init(2000)
+    assert CODECS[name]().encode(x, shared, 4, 1) == CODECS[name]().encode(x.clone(), shared, 4, 1)

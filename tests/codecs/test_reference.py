@@ -5,13 +5,14 @@ import math
 import numpy as np
 import pytest
 import torch
+from level_tables import at_every_size, in_numpy, level_tables  # noqa: F401
 
 from emulated_gpu import Gpu, every_gpu
 from fedwsq.codecs import CODECS, Danuq, Danuq8, Fp, Nf, Packet, Qsgd, Sign, Uq, base, grid, groups, kernels, reference
 from fedwsq.codecs.base import rows_of
-from fedwsq.codecs.grid import Grid, tables
+from fedwsq.codecs.grid import tables
 from fedwsq.codecs.groups import Groups, make_groups
-from fedwsq.codecs.levels import LEVEL_KINDS, levels, widths
+from fedwsq.codecs.levels import LEVEL_KINDS
 from fedwsq.codecs.packing import pack, packed_bytes
 from fedwsq.core.errors import UpdateError
 
@@ -19,30 +20,9 @@ LENGTHS = [0, 1, 2, 7, 8, 9, 1023, 1024, 1025, 5000]
 WIDTHS = (1, 2, 3, 4, 8)  # 3 stands for those whose codes cross bytes, for which there is no compiled loop
 
 
-def level_tables():
-    """Every table of levels in the package at these widths, by name: bits and levels."""
-    found = {f"danuq-{kind}-{bits}": (bits, levels(bits, kind)) for kind in LEVEL_KINDS for bits in widths(kind)}
-    found |= {"fp-bitsandbytes-4": (4, Fp(table="bitsandbytes").levels(4))}
-    for name, codec in CODECS.items():
-        if issubclass(codec, Grid):
-            found |= {f"{name}-{bits}": (bits, codec().levels(bits)) for bits in codec().rates}
-    return {name: entry for name, entry in found.items() if entry[0] in WIDTHS}
-
-
-TABLES = level_tables()
+TABLES = level_tables(WIDTHS)
+pytestmark = pytest.mark.usefixtures("at_every_size")
 every_table = pytest.mark.parametrize(("bits", "table"), TABLES.values(), ids=list(TABLES))
-
-
-@pytest.fixture(autouse=True)
-def at_every_size(monkeypatch):
-    monkeypatch.setattr(kernels, "WORTH_LOADING", 0)
-
-
-def in_numpy(work):
-    """What the work gives without a kernel."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "usable", lambda numel, bits=8: False)
-        return work()
 
 
 def groups_of(numel):

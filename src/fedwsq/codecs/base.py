@@ -119,9 +119,8 @@ def resident_values(x: Tensor) -> Values:
 
 
 def flat_values(x: Tensor) -> NDArray[np.float32]:
-    """The elements of `x` in a row, on the CPU."""
-    values: NDArray[np.float32] = x.detach().float().reshape(-1).cpu().numpy()
-    return values
+    """The elements of `x` in a row, on the CPU and side by side."""
+    return np.ascontiguousarray(x.detach().float().reshape(-1).cpu().numpy())
 
 
 def finite_values(x: Tensor, codec: str) -> NDArray[np.float32]:

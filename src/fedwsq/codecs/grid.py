@@ -63,6 +63,7 @@ class Grid(Alone):
     scales: Scales = "tensor"
     block: int = 64
     wire_id: ClassVar[int]
+    form: ClassVar[int] = kernels.BETWEEN  # how the kernel rounds where there are no edges to count
 
     def __post_init__(self) -> None:
         check_scales(self.name, self.scales, self.block)
@@ -103,8 +104,7 @@ class Grid(Alone):
             if between is not None:
                 code = quantize(values, groups, scales, between, bits)
             else:
-                chosen = lambda ratios: self._codes(ratios, bits, seed)
-                code = pack_ratios(flat_values(x), groups, scales, bits, chosen)
+                code = self._round(flat_values(x), groups, scales, bits, seed)
         return Packet(code, tuple(scales.tolist()), rate, len(values), own_scale=True, rows=rows)
 
     def check(self, packet: Packet) -> None:
@@ -144,12 +144,20 @@ class Grid(Alone):
         """The edges whose number below x / scale is its code; None where `_codes` rounds."""
         return tables(self.levels(bits))[1] if self.rounding == "nearest" else None
 
-    def _codes(self, ratios: Floats, bits: int, seed: int) -> Codes:
-        """The code of each x / scale, by chance."""
+    def _round(self, values: Floats, groups: Groups, scales: Floats, bits: int, seed: int) -> bytes:
+        """The packed codes of each x / scale, by chance or by arithmetic."""
+        draws = uniform_draws(len(values), seed) if self.rounding == "stochastic" else kernels.NEAREST
+        if not kernels.usable(len(values), bits):
+            return pack_ratios(values, groups, scales, bits, lambda ratios: self._codes(ratios, bits, draws))
+        q = tables(self.levels(bits))[0] if self.form == kernels.BETWEEN else kernels.NOTHING
+        return kernels.quantize(values, scales, groups.size, q[1:-1], bits, self.form, draws, q)
+
+    def _codes(self, ratios: Floats, bits: int, draws: Floats) -> Codes:
+        """The code of each x / scale: the level below it, or with a draw under its share of the way, the next."""
         q = tables(self.levels(bits))[0]
         below = nearest(ratios, q[1:-1])  # on a level: the one below, left with probability 1
         share = (ratios - q[below]) / (q[below + 1] - q[below])
-        return (below + (uniform_draws(len(ratios), seed) < share)).astype(np.uint8)
+        return (below + (draws < share)).astype(np.uint8)
 
     def _groups(self, packet: Packet) -> Groups:
         return make_groups(packet.numel, packet.rows, self.scales, self.block)

@@ -28,6 +28,7 @@ MANY_EDGES = 32  # from here on only every 16th is counted first
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
 Measured = NDArray[np.float64]
+NEAREST, NOTHING = np.full(1, 0.5, np.float32), np.empty(0, np.float32)
 
 
 def usable(numel: int, bits: int = 8) -> bool:
@@ -42,9 +43,19 @@ def usable(numel: int, bits: int = 8) -> bool:
     return _numba() is not None
 
 
-def quantize(values: Floats, scales: Floats, size: int, edges: Floats, bits: int) -> bytes:
-    """The packed number of edges below each x / scale, one scale for every `size` elements; 0 where the scale is 0."""
+COUNT, UNIFORM, MAGNITUDE, BETWEEN = range(4)  # how a code is found: see the codecs that name them
+
+
+def quantize(values: Floats, scales: Floats, size: int, edges: Floats, bits: int, form: int = COUNT,
+             draws: Floats = NEAREST, levels: Floats = NOTHING) -> bytes:  # fmt: skip
+    """The packed number of edges below each x / scale, one scale for every `size` elements; 0 where the scale is 0.
+
+    Other forms round with `draws`, one for each element or one for all: UNIFORM as `uq.quantize_uniform`, MAGNITUDE as
+    `qsgd.quantize_magnitude`, BETWEEN from the level below, of which `edges` are all but the ends, to the next.
+    """
     _require_scales(len(values), scales, size)
+    if len(draws) not in (1, len(values)) or (form == BETWEEN and len(levels) != len(edges) + 2):
+        raise ValueError(f"{len(draws)} draws and {len(levels)} levels do not fit {len(values)} elements")
     if len(edges) >= 2**bits:
         raise ValueError(f"{len(edges)} edges do not fit in {bits} bits")
     if len(edges) >= MANY_EDGES:
@@ -57,7 +68,8 @@ def quantize(values: Floats, scales: Floats, size: int, edges: Floats, bits: int
     file.seek(length - 1)
     file.write(b"\0")
     with file.getbuffer() as view:
-        _kernel("quantize")(values, scales, size, edges, bits, np.frombuffer(view, np.uint8))
+        packed = np.frombuffer(view, np.uint8)
+        _kernel("quantize")(values, scales, size, edges, bits, form, draws, int(len(draws) > 1), levels, packed)
     return file.getvalue()
 
 
@@ -87,7 +99,8 @@ def _require_scales(numel: int, scales: Floats, size: int) -> None:
         raise ValueError(f"{len(scales)} scales do not fit {numel} elements in groups of {size}")
 
 
-def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, out: Any) -> None:
+def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, form: Any, draws: Any, each: Any,
+              levels: Any, out: Any) -> None:  # fmt: skip
     ratios = np.empty(PIECE, np.float32)
     codes = np.empty(PIECE, np.uint8)
     for start in range(0, len(values), PIECE):
@@ -117,6 +130,29 @@ def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, out: A
                 for step in (8, 4, 2, 1):
                     found += np.uint64(step) if ratios[j] > edges[found + np.uint64(step - 1)] else np.uint64(0)
                 codes[j] = found
+        if form == UNIFORM:
+            top = np.float32(2**bits - 1)
+            for j in range(stop - start):
+                f = (ratios[j] + np.float32(1)) * (top / np.float32(2))
+                k = np.floor(f)
+                if draws[(start + j) * each] < f - k:
+                    k += np.float32(1)
+                codes[j] = np.uint8(min(max(k, np.float32(0)), top))
+        elif form == MAGNITUDE:
+            most = np.float32(2 ** (bits - 1) - 1)
+            for j in range(stop - start):
+                f = abs(ratios[j]) * most
+                k = np.floor(f)
+                if draws[(start + j) * each] < f - k:
+                    k += np.float32(1)
+                k = min(k, most)
+                codes[j] = np.uint8(most - k if ratios[j] < 0 else most + k)
+        elif form == BETWEEN:
+            for j in range(stop - start):
+                below = levels[codes[j]]
+                share = (ratios[j] - below) / (levels[np.uint64(codes[j]) + np.uint64(1)] - below)
+                if draws[(start + j) * each] < share:
+                    codes[j] += np.uint8(1)
         packed = out[start * bits // 8 : (stop * bits + 7) // 8]
         if bits == 8:
             packed[:] = codes[: len(packed)]
@@ -203,7 +239,21 @@ _seen = 0  # elements of vectors that were not worth loading for
 _loaded: dict[str, Callable[..., None]] = {}
 # The loop, and the types it is compiled for: "r" are arrays that it only reads.
 _SOURCES: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
-    "quantize": (_quantize, ("r float32", "r float32", "int64", "r float32", "int64", "w uint8")),
+    "quantize": (
+        _quantize,
+        (
+            "r float32",
+            "r float32",
+            "int64",
+            "r float32",
+            "int64",
+            "int64",
+            "r float32",
+            "int64",
+            "r float32",
+            "w uint8",
+        ),
+    ),
     "expand": (
         _expand,
         ("r uint8", "int64", "r uint64", "r float32", "int64", "float32", "w float32", "boolean"),

@@ -5,7 +5,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedwsq.codecs.grid import Codes, Grid, uniform_draws
+from fedwsq.codecs import kernels
+from fedwsq.codecs.grid import Codes, Grid
 from fedwsq.codecs.groups import Floats
 
 
@@ -20,6 +21,7 @@ class Qsgd(Grid):
     scale: Literal["absmax", "mean", "norm", "std", "fitted"] = "norm"
     rounding: Literal["nearest", "stochastic"] = "stochastic"
     wire_id: ClassVar[int] = 3
+    form: ClassVar[int] = kernels.MAGNITUDE
 
     @property
     def rates(self) -> frozenset[int]:
@@ -34,9 +36,8 @@ class Qsgd(Grid):
     def _edges(self, bits: int) -> None:
         """Nearest rounding is arithmetic too."""
 
-    def _codes(self, ratios: Floats, bits: int, seed: int) -> Codes:
-        u = uniform_draws(len(ratios), seed) if self.rounding == "stochastic" else 0.5
-        return quantize_magnitude(ratios, bits, u)
+    def _codes(self, ratios: Floats, bits: int, draws: Floats) -> Codes:
+        return quantize_magnitude(ratios, bits, draws)
 
 
 def steps(bits: int) -> int:

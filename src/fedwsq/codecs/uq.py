@@ -6,7 +6,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from fedwsq.codecs.grid import Codes, Grid, uniform_draws
+from fedwsq.codecs import kernels
+from fedwsq.codecs.grid import Codes, Grid
 from fedwsq.codecs.groups import Floats
 
 
@@ -20,6 +21,7 @@ class Uq(Grid):
 
     rounding: Literal["nearest", "stochastic"] = "stochastic"
     wire_id: ClassVar[int] = 2
+    form: ClassVar[int] = kernels.UNIFORM
 
     @property
     def rates(self) -> frozenset[int]:
@@ -33,9 +35,8 @@ class Uq(Grid):
     def _edges(self, bits: int) -> None:
         """Nearest rounding is arithmetic too."""
 
-    def _codes(self, ratios: Floats, bits: int, seed: int) -> Codes:
-        u = uniform_draws(len(ratios), seed) if self.rounding == "stochastic" else 0.5
-        return quantize_uniform(ratios, bits, u)
+    def _codes(self, ratios: Floats, bits: int, draws: Floats) -> Codes:
+        return quantize_uniform(ratios, bits, draws)
 
 
 def quantize_uniform(ratios: Floats, bits: int, u: Floats | float) -> Codes:
