@@ -19,13 +19,13 @@ from pathlib import Path
 import torch
 
 import fedwsq
-from fedwsq.config import load_plan
 from fedwsq.data.cifar10 import cifar10
-from fedwsq.federation.inprocess import Serial
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
-from fedwsq.methods import METHODS
+from fedwsq.plan.build import load_plan
+from fedwsq.plan.methods import METHODS
 from fedwsq.training.local import resolve_precision
+from fedwsq.transports.pool import Serial
 
 CPU = torch.device("cpu")
 

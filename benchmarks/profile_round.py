@@ -36,16 +36,16 @@ Row = dict[str, float]
 
 # What belongs to a part: attributes to look up, in versions that have them. A call within another part is that part's.
 PARTS = {
-    "encode the broadcast": ["fedwsq.federation.federation:Federation._broadcast"],
+    "encode the broadcast": ["fedwsq.federation.server:Federation._broadcast"],
     "decode the broadcast": ["fedwsq.federation.site:Site.receive"],
     "data": ["fedwsq.federation.workload:Workload.shard"],
     "training": ["fedwsq.algorithms.fedavg:FedAvg.client_update"],
     "code the update": ["fedwsq.wire.link:Link.send", "fedwsq.federation.site:encode"],
-    "read and check the reply": ["fedwsq.federation.federation:decode", "fedwsq.wire.link:Link.check"],
+    "read and check the reply": ["fedwsq.federation.server:decode", "fedwsq.wire.link:Link.check"],
     "fold the reply": ["fedwsq.wire.link:Link.accumulate"],
-    "server update": ["fedwsq.federation.federation:Federation._update"],
-    "evaluation": ["fedwsq.federation.federation:Federation._evaluate"],
-    "checkpoint": ["fedwsq.federation.checkpoint:save_snapshot"],
+    "server update": ["fedwsq.federation.server:Federation._update"],
+    "evaluation": ["fedwsq.federation.server:Federation._evaluate"],
+    "checkpoint": ["fedwsq.runs.checkpoint:save_snapshot"],
 }
 CLIP, BATCHES = "clipping, optimizer", "data"
 # Calls within training that the profiler shall see by name.
@@ -195,13 +195,13 @@ def product_speed(precision: str, size: int = 2048, repeats: int = 5) -> float:
 def rounds(count: int) -> tuple[str, list[Row]]:
     """The precision that `auto` means, and the milliseconds of `count` rounds after one that does not count."""
     clock = instrument()  # before anything copies the functions' names
-    from fedwsq.config import load_plan
-    from fedwsq.federation import checkpoint
-    from fedwsq.federation.federation import Federation
-    from fedwsq.federation.inprocess import Serial
+    from fedwsq.federation.server import Federation
     from fedwsq.federation.site import Site
     from fedwsq.federation.workload import build_workload
+    from fedwsq.plan.build import load_plan
+    from fedwsq.runs import checkpoint
     from fedwsq.training.local import resolve_precision
+    from fedwsq.transports.pool import Serial
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
@@ -299,7 +299,7 @@ def table(precision: dict[str, str], rows: dict[str, list[Row]]) -> str:
 
 def as_a_worker() -> None:
     """Start over in the environment that this version's worker processes have: it can only be set from outside."""
-    from fedwsq.federation import inprocess
+    from fedwsq.transports import pool as inprocess
 
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     environment = {**getattr(inprocess, "MALLOC", {}), **os.environ, **threads}

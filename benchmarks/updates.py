@@ -19,11 +19,11 @@ from torch import Tensor
 
 import fedwsq
 from fedwsq.codecs import CODECS, Codec
-from fedwsq.config import load_plan
-from fedwsq.federation.federation import Federation
-from fedwsq.federation.inprocess import Pool
+from fedwsq.federation.server import Federation
 from fedwsq.federation.workload import Workload, build_workload
+from fedwsq.plan.build import load_plan
 from fedwsq.training.local import resolve_precision
+from fedwsq.transports.pool import Pool
 from fedwsq.wire import decode
 from fedwsq.wire.link import published
 

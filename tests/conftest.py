@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fedwsq.federation.run import Run, Summary
+from fedwsq.runs.run import Run, Summary
 from harness import tiny
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that; here Ctrl-C must mean Ctrl-C.

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
-from fedwsq.config import load_plan
-from fedwsq.federation.plan import Plan
+from fedwsq.plan.build import load_plan
+from fedwsq.plan.settings import Plan
 
 TESTS = Path(__file__).parent
 TINY = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 2}

@@ -8,12 +8,12 @@ from fedwsq.algorithms.fedacg import FedACG
 from fedwsq.algorithms.server_opt import Adam, Momentum
 from fedwsq.codecs import Danuq, Fixed, Float32
 from fedwsq.codecs.uq import Uq
-from fedwsq.config import dump_plan, load_plan, make_plan
 from fedwsq.core.errors import ConfigError
-from fedwsq.federation.federation import first_snapshot
+from fedwsq.federation.server import first_snapshot
 from fedwsq.federation.workload import build_workload
-from fedwsq.methods import METHODS, document
 from fedwsq.models import NoStandardization, WeightStandardization
+from fedwsq.plan.build import dump_plan, load_plan, make_plan
+from fedwsq.plan.methods import METHODS, document
 
 
 def test_the_document_is_up_to_date():

@@ -15,15 +15,15 @@ __version__ = "0.1.0"
 
 from fedwsq.algorithms import Algorithm, FedAvg
 from fedwsq.codecs import BitPolicy, Codec, Danuq, Fixed, Float32, Packet
-from fedwsq.config import dump_plan, load_plan
 from fedwsq.core.errors import FedwsqError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Key, Update
 from fedwsq.data import Dataset, Examples, Split
-from fedwsq.federation.federation import Federation
-from fedwsq.federation.plan import Plan
-from fedwsq.federation.run import Run, Summary, run
+from fedwsq.federation.server import Federation
 from fedwsq.models import bake, replace_batchnorm, standardize
+from fedwsq.plan.build import dump_plan, load_plan
+from fedwsq.plan.settings import Plan
+from fedwsq.runs.run import Run, Summary, run
 from fedwsq.wire import Link, Message, Schema, decode, encode
 
 __all__ = [

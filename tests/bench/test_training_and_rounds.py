@@ -11,8 +11,8 @@ from fedwsq.bench import bare, population, processes, round, step
 from fedwsq.core.errors import RunError
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Key
-from fedwsq.federation.checkpoint import load_snapshot
 from fedwsq.models.standardize import WSLayer
+from fedwsq.runs.checkpoint import load_snapshot
 from fedwsq.training import LocalTask, Shard, Training, learning_rates
 
 

@@ -13,8 +13,8 @@ import pytest
 
 import user_code
 from fedwsq.cli import main
-from fedwsq.federation.checkpoint import load_snapshot
-from fedwsq.federation.run import Run, run
+from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.run import Run, run
 from harness import PATIENCE_SECONDS, TINY_WORDS, gone, rows, start, timeless, tiny, who_is_stuck
 
 ONE_WORKER = ["--workers", "1"]

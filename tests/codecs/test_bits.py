@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from fedwsq.codecs import BITS, Danuq, Fixed
 from fedwsq.codecs.bits import Ask, Bandwidth, Budget, PerClient, PerRound
 from fedwsq.codecs.measure import normal_error
-from fedwsq.config import dump_plan, make_plan, plan_digest
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Channel, Key
-from fedwsq.federation.run import Run
+from fedwsq.plan.build import dump_plan, make_plan, plan_digest
+from fedwsq.runs.run import Run
 from harness import tiny
 
 CODEC = Danuq(levels="optimal")

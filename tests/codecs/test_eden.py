@@ -10,9 +10,9 @@ from fedwsq.codecs import Eden
 from fedwsq.codecs.hadamard import padded, rotate, slice_count, unrotate
 from fedwsq.codecs.levels import levels, normal_error
 from fedwsq.codecs.packing import unpack
-from fedwsq.config import make_plan
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.types import Key
+from fedwsq.plan.build import make_plan
 from fedwsq.wire import Kind, Message, Schema, decode, encode
 
 NONE = torch.empty(0)

@@ -10,9 +10,9 @@ from fedwsq.codecs import CODECS, Danuq, Eden, Float32, Rotated, Topk, Uq
 from fedwsq.codecs.float16 import Float16
 from fedwsq.codecs.hadamard import padded, rotate, unrotate
 from fedwsq.codecs.levels import levels, normal_error
-from fedwsq.config import dump_plan, make_plan
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
+from fedwsq.plan.build import dump_plan, make_plan
 
 NONE = torch.empty(0)
 INNER = {name: cls() for name, cls in CODECS.items() if name not in ("rotated", "eden", "float16", "float32")}

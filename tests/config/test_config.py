@@ -6,10 +6,10 @@ import pytest
 
 from fedwsq.algorithms import FedAvg
 from fedwsq.codecs import Danuq, Fixed, Float32
-from fedwsq.config import dump_plan, load_plan, make_plan, parse_override, plan_digest, shipped_configs
 from fedwsq.core.errors import ConfigError
-from fedwsq.federation.plan import Plan
 from fedwsq.models import NoStandardization, WeightStandardization
+from fedwsq.plan.build import dump_plan, load_plan, make_plan, parse_override, plan_digest, shipped_configs
+from fedwsq.plan.settings import Plan
 
 
 @pytest.mark.parametrize("name", shipped_configs())

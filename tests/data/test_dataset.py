@@ -11,7 +11,7 @@ from fedwsq.core.errors import DataError
 from fedwsq.data import DATASETS, Dataset, Examples
 from fedwsq.data.dataset import data_root, pixel_stats
 from fedwsq.data.digits import digits
-from fedwsq.federation.plan import DataPlan
+from fedwsq.plan.settings import DataPlan
 
 
 def numbered(sizes: list[int]) -> tuple[list[torch.Tensor], torch.Tensor]:

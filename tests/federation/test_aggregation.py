@@ -5,8 +5,8 @@ import torch
 
 from fedwsq.codecs import Danuq, Fixed
 from fedwsq.core.types import Key
-from fedwsq.federation.federation import Gathered
-from fedwsq.federation.plan import WEIGH
+from fedwsq.federation.server import Gathered
+from fedwsq.plan.settings import WEIGH
 from fedwsq.wire import Link, Message, Schema
 from fedwsq.wire.message import Kind
 

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedwsq.config import make_plan, plan_digest
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Channel, Key
-from fedwsq.federation import channels
-from fedwsq.federation.channels import (
+from fedwsq.plan.build import make_plan, plan_digest
+from fedwsq.runs.run import Run
+from fedwsq.wire import channels
+from fedwsq.wire.channels import (
     CHANNELS,
     Lognormal,
     Measured,
@@ -22,7 +23,6 @@ from fedwsq.federation.channels import (
     observed,
     upload_seconds,
 )
-from fedwsq.federation.run import Run
 from harness import rows, tiny
 
 HEAD = "client,up_bytes_per_second,down_bytes_per_second"

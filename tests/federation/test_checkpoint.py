@@ -13,10 +13,10 @@ import torch
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors, write_atomically
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation import checkpoint
-from fedwsq.federation.checkpoint import load_snapshot, save_snapshot
-from fedwsq.federation.federation import Snapshot
-from fedwsq.federation.run import Run
+from fedwsq.federation.server import Snapshot
+from fedwsq.runs import checkpoint
+from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
+from fedwsq.runs.run import Run
 from harness import rows, timeless
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from fedwsq.core.errors import DataError
 from fedwsq.data import DATASETS
-from fedwsq.federation.checkpoint import load_snapshot
-from fedwsq.federation.run import Run, Summary, run
+from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.run import Run, Summary, run
 from harness import gone, rows, start, timeless, wait_until
 
 REDUCED = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 4}

@@ -11,13 +11,13 @@ from fedwsq.data import Dataset
 from fedwsq.data.batches import normalize
 from fedwsq.data.digits import digits
 from fedwsq.federation import workload as workload_module
-from fedwsq.federation.federation import Federation
-from fedwsq.federation.inprocess import Serial
-from fedwsq.federation.plan import LoadData
-from fedwsq.federation.run import run
+from fedwsq.federation.server import Federation
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
+from fedwsq.plan.settings import LoadData
+from fedwsq.runs.run import run
 from fedwsq.training.local import load
+from fedwsq.transports.pool import Serial
 from harness import rows, timeless, tiny
 
 OWN = {"data.client_test": 0.2, "eval_clients": True}

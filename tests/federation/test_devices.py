@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from fedwsq.algorithms import Scaffold
-from fedwsq.config import dump_plan
 from fedwsq.core.tree import fingerprint, scale
-from fedwsq.federation.federation import Federation, first_snapshot
-from fedwsq.federation.inprocess import Pool, Serial, gpu_for
-from fedwsq.federation.run import default_workers
+from fedwsq.federation.server import Federation, first_snapshot
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
+from fedwsq.plan.build import dump_plan
+from fedwsq.runs.run import default_workers
 from fedwsq.training import Trained
+from fedwsq.transports.pool import Pool, Serial, gpu_for
 from harness import tiny
 
 SEEN: list[set[str]] = []

@@ -7,12 +7,12 @@ import torch
 
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation.checkpoint import load_snapshot, save_snapshot
-from fedwsq.federation.federation import Federation
-from fedwsq.federation.inprocess import Serial
-from fedwsq.federation.run import Run
+from fedwsq.federation.server import Federation
 from fedwsq.federation.site import PUBLIC, Failure, Order, Site
 from fedwsq.federation.workload import build_workload
+from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
+from fedwsq.runs.run import Run
+from fedwsq.transports.pool import Serial
 from fedwsq.wire import Downlink, Kind, decode, encode
 from fedwsq.wire.downlink import rebuild
 from harness import tiny

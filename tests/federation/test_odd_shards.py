@@ -1,7 +1,7 @@
 """Clients with hardly any examples, or none."""
 
-from fedwsq.federation.run import run
 from fedwsq.federation.workload import build_workload
+from fedwsq.runs.run import run
 from harness import rows, tiny
 
 

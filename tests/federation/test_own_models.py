@@ -4,14 +4,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from fedwsq.config import dump_plan, make_plan
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation.federation import Federation
-from fedwsq.federation.inprocess import Pool, Serial
-from fedwsq.federation.run import run
+from fedwsq.federation.server import Federation
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
+from fedwsq.plan.build import dump_plan, make_plan
+from fedwsq.runs.run import run
+from fedwsq.transports.pool import Pool, Serial
 
 CPU = torch.device("cpu")
 PLAIN = {

@@ -12,13 +12,13 @@ from safetensors.torch import load_file, safe_open
 from fedwsq.algorithms import ALGORITHMS
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation.checkpoint import load_snapshot
-from fedwsq.federation.federation import Federation, first_snapshot
-from fedwsq.federation.inprocess import Serial
-from fedwsq.federation.run import Run, run
+from fedwsq.federation.server import Federation, first_snapshot
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
 from fedwsq.models import frozen
+from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.run import Run, run
+from fedwsq.transports.pool import Serial
 from fedwsq.wire import Schema
 from fedwsq.wire.message import ENTRY_BYTES, reply_overhead
 from harness import rows, tiny

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from fedwsq.cli import main
-from fedwsq.config import load_plan, locate, places
 from fedwsq.core.errors import RunError
-from fedwsq.federation.run import Run
+from fedwsq.plan.build import load_plan, locate, places
+from fedwsq.runs.run import Run
 from harness import TINY_WORDS, rows, timeless
 
 TRACE = "client,up_bytes_per_second,down_bytes_per_second\n0,1e6,1e7\n"

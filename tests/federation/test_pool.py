@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedwsq.config import dump_plan, load_plan
-from fedwsq.federation import inprocess
-from fedwsq.federation.federation import Federation, first_snapshot
-from fedwsq.federation.inprocess import Pool, Task, _Shelf, _Worker
+from fedwsq.federation.server import Federation, first_snapshot
 from fedwsq.federation.site import Failure, Reply
 from fedwsq.federation.workload import build_workload
+from fedwsq.plan.build import dump_plan, load_plan
+from fedwsq.transports import pool as inprocess
+from fedwsq.transports.pool import Pool, Task, _Shelf, _Worker
 from harness import wait_until, who_is_stuck
 
 CPU = torch.device("cpu")

@@ -10,11 +10,11 @@ import psutil
 import pytest
 import torch
 
-from fedwsq.config import dump_plan
 from fedwsq.core.errors import RunError
-from fedwsq.federation.checkpoint import load_snapshot
-from fedwsq.federation.inprocess import Pool
-from fedwsq.federation.run import Run, run
+from fedwsq.plan.build import dump_plan
+from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.run import Run, run
+from fedwsq.transports.pool import Pool
 from harness import TINY_WORDS, gone, rows, start, timeless, tiny, wait_until, who_is_stuck
 
 CPU = torch.device("cpu")

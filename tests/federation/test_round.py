@@ -13,14 +13,14 @@ from fedwsq.core.errors import RunError
 from fedwsq.core.tree import fingerprint, scale
 from fedwsq.core.types import Key
 from fedwsq.evaluation import Scores
-from fedwsq.federation import federation as federation_module
-from fedwsq.federation.federation import Federation, mismatch, sample
-from fedwsq.federation.inprocess import Serial
-from fedwsq.federation.plan import Plan
-from fedwsq.federation.run import Run
+from fedwsq.federation import server as federation_module
+from fedwsq.federation.server import Federation, mismatch, sample
 from fedwsq.federation.site import Failure, Order, Reply, Site
 from fedwsq.federation.spool import Spool
 from fedwsq.federation.workload import build_workload
+from fedwsq.plan.settings import Plan
+from fedwsq.runs.run import Run
+from fedwsq.transports.pool import Serial
 from fedwsq.wire import Kind, decode, encode
 from harness import timeless, tiny
 

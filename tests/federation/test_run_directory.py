@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, safe_open
 
-from fedwsq.config import dump_plan, load_plan, plan_digest
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.data import DATASETS
 from fedwsq.evaluation import moving_average
-from fedwsq.federation.checkpoint import load_snapshot
-from fedwsq.federation.run import Run, default_workers, run
 from fedwsq.federation.workload import build_workload
 from fedwsq.models import cnn
+from fedwsq.plan.build import dump_plan, load_plan, plan_digest
+from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.run import Run, default_workers, run
 from fedwsq.wire import decode
 from fedwsq.wire.message import ENTRY_BYTES
 from harness import rows, timeless, tiny
@@ -210,7 +210,7 @@ def test_a_run_that_appears_while_ours_is_being_built_is_not_overwritten(finishe
         shutil.copytree(finished.folder, folder)
         return build_workload(plan)
 
-    monkeypatch.setattr("fedwsq.federation.run.build_workload", slow_build)
+    monkeypatch.setattr("fedwsq.runs.run.build_workload", slow_build)
     with pytest.raises(RunError, match="already holds a run"):
         run(tiny(seed=5), out=folder, workers=1)
     assert load_plan(folder / "config.toml") == tiny()

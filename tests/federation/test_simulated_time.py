@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from fedwsq.core.errors import FedwsqError
-from fedwsq.federation.federation import Federation
-from fedwsq.federation.inprocess import Serial
-from fedwsq.federation.run import Run
+from fedwsq.federation.server import Federation
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
+from fedwsq.runs.run import Run
+from fedwsq.transports.pool import Serial
 from fedwsq.wire import decode
 from harness import rows, tiny
 

@@ -9,7 +9,7 @@ from fedwsq.cli.run import free_folder
 from fedwsq.core.errors import ConfigError, DataError, RunError
 from fedwsq.data import Dataset
 from fedwsq.data.dataset import Examples
-from fedwsq.federation.run import Run
+from fedwsq.runs.run import Run
 from harness import TINY_WORDS, rows, tiny
 
 

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from fedwsq.algorithms import ALGORITHMS
-from fedwsq.config import dump_plan, make_plan
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation.checkpoint import load_snapshot, save_snapshot
-from fedwsq.federation.federation import Federation, first_snapshot
-from fedwsq.federation.inprocess import Pool, Serial
+from fedwsq.federation.server import Federation, first_snapshot
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
-from fedwsq.methods import METHODS
+from fedwsq.plan.build import dump_plan, make_plan
+from fedwsq.plan.methods import METHODS
+from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
+from fedwsq.transports.pool import Pool, Serial
 
 CPU = torch.device("cpu")
 WORLD = {

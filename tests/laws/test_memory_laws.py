@@ -9,14 +9,14 @@ import pytest
 import torch
 from test_algorithm_laws import tiny_plan
 
-from fedwsq.config import dump_plan
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation.checkpoint import LAST, load_snapshot, save_snapshot
-from fedwsq.federation.federation import Federation, first_snapshot
-from fedwsq.federation.inprocess import Serial
-from fedwsq.federation.run import Run, run
+from fedwsq.federation.server import Federation, first_snapshot
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
+from fedwsq.plan.build import dump_plan
+from fedwsq.runs.checkpoint import LAST, load_snapshot, save_snapshot
+from fedwsq.runs.run import Run, run
+from fedwsq.transports.pool import Serial
 from harness import rows
 
 CPU = torch.device("cpu")

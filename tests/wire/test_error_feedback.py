@@ -6,10 +6,10 @@ import torch
 from fedwsq.codecs import CODECS, Fixed
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Key
-from fedwsq.federation.federation import Federation
-from fedwsq.federation.inprocess import Serial
+from fedwsq.federation.server import Federation
 from fedwsq.federation.site import RESIDUAL, Site
 from fedwsq.federation.workload import build_workload
+from fedwsq.transports.pool import Serial
 from fedwsq.wire import Link, Schema
 from harness import tiny
 

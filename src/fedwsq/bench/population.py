@@ -12,12 +12,12 @@ import torch
 
 from fedwsq.bench.figure import REPEATS, Figure, figure, in_turn, ratios
 from fedwsq.bench.processes import Watched, can_watch, watch
-from fedwsq.config import load_plan
-from fedwsq.federation.checkpoint import save_snapshot
-from fedwsq.federation.federation import Federation, first_snapshot
-from fedwsq.federation.inprocess import Serial
+from fedwsq.federation.server import Federation, first_snapshot
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import build_workload
+from fedwsq.plan.build import load_plan
+from fedwsq.runs.checkpoint import save_snapshot
+from fedwsq.transports.pool import Serial
 
 POPULATIONS = (100, 1_000, 10_000, 100_000)  # of which ASKED take part
 COHORTS = (10, 50, 200, 1_000)  # out of AMONG

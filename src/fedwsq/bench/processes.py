@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from fedwsq.core.errors import RunError
-from fedwsq.federation.records import RoundRecord
+from fedwsq.federation.record import RoundRecord
 
 PROC = Path("/proc")
 PAUSE_SECONDS = 0.1

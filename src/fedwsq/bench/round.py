@@ -13,12 +13,12 @@ from torch import nn
 from fedwsq.algorithms import FedAvg
 from fedwsq.bench.figure import REPEATS, Figure, figure
 from fedwsq.bench.processes import can_watch, watch
-from fedwsq.config import load_plan
 from fedwsq.core.tree import scale
 from fedwsq.core.types import State, Update, Vectors
-from fedwsq.federation.run import Run
 from fedwsq.models import Staged
 from fedwsq.models.staged import conv_norm
+from fedwsq.plan.build import load_plan
+from fedwsq.runs.run import Run
 from fedwsq.training import LocalTask, Trained
 
 ROUNDS, WARM_UP = 24, 4

@@ -12,14 +12,14 @@ import torch
 
 from fedwsq.bench.bare import BATCH, images, network, steps
 from fedwsq.bench.figure import REPEATS, Figure, figure, in_turn, ratios
-from fedwsq.config import dump_plan, load_plan
 from fedwsq.core.threads import one_thread
 from fedwsq.data.batches import augment
-from fedwsq.federation.federation import Federation
-from fedwsq.federation.inprocess import MALLOC, Pool
-from fedwsq.federation.plan import Plan
+from fedwsq.federation.server import Federation
 from fedwsq.federation.workload import build_workload
+from fedwsq.plan.build import dump_plan, load_plan
+from fedwsq.plan.settings import Plan
 from fedwsq.training.local import Precision, resolve_precision
+from fedwsq.transports.pool import MALLOC, Pool
 
 CPU = torch.device("cpu")
 SHARD = 10 * BATCH  # the paper's: 50,000 pictures over 100 clients, ten batches an epoch

@@ -12,15 +12,15 @@ from rich.table import Table
 from fedwsq.algorithms import ALGORITHMS, SERVER_OPTIMIZERS
 from fedwsq.codecs import BITS, CODECS
 from fedwsq.codecs.measure import measure, samples, usual_rates
-from fedwsq.config import shipped_configs
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.threads import one_thread
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS
-from fedwsq.federation.channels import CHANNELS
-from fedwsq.methods import METHODS
 from fedwsq.models import MODELS, STANDARDIZATIONS
+from fedwsq.plan.build import shipped_configs
+from fedwsq.plan.methods import METHODS
 from fedwsq.training import CRITERIA, OPTIMIZERS
+from fedwsq.wire.channels import CHANNELS
 
 KINDS: dict[str, Mapping[str, Callable[..., Any]]] = {
     "algorithms": ALGORITHMS,

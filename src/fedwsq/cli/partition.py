@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from fedwsq.cli.plot import blank, save
-from fedwsq.config import load_plan
 from fedwsq.core.errors import ConfigError
 from fedwsq.data import Split
 from fedwsq.data.split_files import check_range, import_split, save_split
 from fedwsq.federation.workload import load_data, split_data
+from fedwsq.plan.build import load_plan
 
 EXAMPLES = """\
 CONFIG and KEY=VALUE are those of `fedwsq run`; the split shown is the one that such a run has.

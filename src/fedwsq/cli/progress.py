@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fedwsq.config import plan_settings
-from fedwsq.federation.records import RoundRecord
-from fedwsq.federation.run import Run, Summary
+from fedwsq.federation.record import RoundRecord
+from fedwsq.plan.build import plan_settings
 from fedwsq.report.tensorboard import TensorBoard
+from fedwsq.runs.run import Run, Summary
 
 
 class _Console(Console):

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from fedwsq.cli.progress import follow
 from fedwsq.cli.run import add_machine_options
-from fedwsq.config import PLACES, parse_override
 from fedwsq.core.errors import ConfigError
-from fedwsq.federation.run import Run
+from fedwsq.plan.build import PLACES, parse_override
+from fedwsq.runs.run import Run
 
 EXAMPLES = """\
 Goes on from the last whole checkpoint, to the same weights as if the run had never stopped.

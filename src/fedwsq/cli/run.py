@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedwsq.cli.progress import follow
-from fedwsq.config import load_plan
-from fedwsq.federation.run import Run
+from fedwsq.plan.build import load_plan
 from fedwsq.report.tensorboard import summary_writer
+from fedwsq.runs.run import Run
 
 EXAMPLES = """\
 CONFIG is a TOML file or the name of a shipped one (fedwsq ls configs); without it, quickstart.

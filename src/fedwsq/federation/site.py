@@ -12,12 +12,12 @@ from fedwsq.core.errors import MessageError, UpdateError
 from fedwsq.core.tree import to_device
 from fedwsq.core.types import Key, State, Vectors
 from fedwsq.evaluation import Scores, score
-from fedwsq.federation.channels import Measured
 from fedwsq.federation.store import ClientStore
 from fedwsq.federation.workload import Workload
 from fedwsq.training import LocalTask, learning_rates
 from fedwsq.training.local import autocast, load
 from fedwsq.wire import Kind, Link, Message, Packets, Shared, decode, encode
+from fedwsq.wire.channels import Measured
 from fedwsq.wire.downlink import Downlink, rebuild
 
 PLAIN = Link()  # everything in float32: how the exact model travels to be evaluated

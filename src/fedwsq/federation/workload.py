@@ -15,8 +15,8 @@ from fedwsq.core.types import Params
 from fedwsq.data import Dataset, Examples, Split
 from fedwsq.data.batches import normalize
 from fedwsq.data.partition import hold_back, hold_out
-from fedwsq.federation.plan import Plan
 from fedwsq.models import check_model, frozen, load_weights, train_only, trainable
+from fedwsq.plan.settings import Plan
 from fedwsq.training import Shard
 from fedwsq.training.local import snapshot
 from fedwsq.wire import Schema

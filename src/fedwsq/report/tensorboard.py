@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedwsq.core.errors import ConfigError
-from fedwsq.federation.records import RoundRecord
+from fedwsq.federation.record import RoundRecord
 
 
 def summary_writer() -> Any:

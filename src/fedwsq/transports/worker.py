@@ -1,4 +1,4 @@
-"""The other end of `inprocess.Pool`: `python -m fedwsq.federation.worker FD PARENT` serves until its pipe closes."""
+"""The other end of `inprocess.Pool`: `python -m fedwsq.transports.worker FD PARENT` serves until its pipe closes."""
 
 import contextlib
 import ctypes
@@ -16,11 +16,11 @@ from pathlib import Path
 
 import torch
 
-from fedwsq.config import make_plan
 from fedwsq.core.types import Key
-from fedwsq.federation.inprocess import HELD, Answer, attempt, reason, write_scores
 from fedwsq.federation.site import Failure, Order, Site
 from fedwsq.federation.workload import build_workload
+from fedwsq.plan.build import make_plan
+from fedwsq.transports.pool import HELD, Answer, attempt, reason, write_scores
 
 
 def main(fd: int, parent: int) -> None:

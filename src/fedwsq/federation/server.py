@@ -22,14 +22,14 @@ from fedwsq.core.threads import one_thread
 from fedwsq.core.tree import zeros_like
 from fedwsq.core.types import Channel, Cohort, Key, Params, State, Update
 from fedwsq.evaluation import Scores, by_client, moving_average, total, worst_decile
-from fedwsq.federation.channels import Measured, compute_seconds, download_seconds, observed, upload_seconds
-from fedwsq.federation.inprocess import Backend
-from fedwsq.federation.plan import WEIGH
-from fedwsq.federation.records import RoundRecord
+from fedwsq.federation.record import RoundRecord
 from fedwsq.federation.site import PLAIN, Failure, Order
 from fedwsq.federation.spool import Spool
 from fedwsq.federation.workload import Workload
+from fedwsq.plan.settings import WEIGH
+from fedwsq.transports.pool import Backend
 from fedwsq.wire import Kind, Message, Packets, Public, Shared, decode, encode
+from fedwsq.wire.channels import Measured, compute_seconds, download_seconds, observed, upload_seconds
 from fedwsq.wire.downlink import keep_steps, missed, read_steps, step_forward
 from fedwsq.wire.link import Sides
 from fedwsq.wire.message import EVERYONE, REPLY_METRICS, float32_bytes

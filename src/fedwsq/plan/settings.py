@@ -10,10 +10,10 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
-from fedwsq.federation.channels import Channels, NoChannels
 from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.training import Training
 from fedwsq.wire import Downlink, Link
+from fedwsq.wire.channels import Channels, NoChannels
 
 
 class LoadData(Recipe):

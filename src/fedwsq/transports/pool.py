@@ -267,7 +267,7 @@ class _Worker:
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
             # -P: our own sys.path, without the working directory in front of it.
-            [sys.executable, "-P", "-m", "fedwsq.federation.worker", str(theirs.fileno()), str(os.getpid())],
+            [sys.executable, "-P", "-m", "fedwsq.transports.worker", str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             env={**MALLOC, **os.environ, **threads, **(environment or {}), "PYTHONPATH": os.pathsep.join(paths)},

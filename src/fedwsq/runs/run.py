@@ -17,17 +17,17 @@ import numpy as np
 import torch
 
 import fedwsq
-from fedwsq.config import dump_plan, load_plan, locate, make_plan, plan_digest, plan_settings
+from fedwsq.plan.build import dump_plan, load_plan, locate, make_plan, plan_digest, plan_settings
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.files import save_tensors, try_lock, write_atomically
 from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Params
-from fedwsq.federation.channels import Trace
-from fedwsq.federation.checkpoint import load_snapshot, save_snapshot
-from fedwsq.federation.federation import Federation, Progress, Snapshot, first_snapshot
-from fedwsq.federation.inprocess import Backend, Pool, Recorded, Serial
-from fedwsq.federation.plan import Plan
-from fedwsq.federation.records import RoundRecord
+from fedwsq.wire.channels import Trace
+from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
+from fedwsq.federation.server import Federation, Progress, Snapshot, first_snapshot
+from fedwsq.transports.pool import Backend, Pool, Recorded, Serial
+from fedwsq.plan.settings import Plan
+from fedwsq.federation.record import RoundRecord
 from fedwsq.federation.site import Site
 from fedwsq.federation.workload import Workload, build_workload, resolve_device
 from fedwsq.models import bake, weights_digest

@@ -206,7 +206,7 @@ def _row(name: str, method: Method) -> str:
 
 def _hyper_parameters(method: Method) -> str:
     """The fields of the parts that the method chooses, with their defaults."""
-    from fedwsq.config import make_plan  # which imports this table
+    from fedwsq.plan.build import make_plan  # which imports this table
 
     plan = make_plan({}, {**PLAIN, **method.settings})
     parts: list[Any] = [plan.algorithm, plan.model.standardize, plan.uplink.codec]

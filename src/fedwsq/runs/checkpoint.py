@@ -13,7 +13,7 @@ from torch import Tensor
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors
 from fedwsq.core.types import Channel, Params
-from fedwsq.federation.federation import Snapshot
+from fedwsq.federation.server import Snapshot
 from fedwsq.wire import Public
 
 FORMAT = 3

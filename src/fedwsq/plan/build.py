@@ -29,12 +29,12 @@ from fedwsq.core.errors import ConfigError, did_you_mean
 from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
-from fedwsq.federation.channels import CHANNELS, Channels
-from fedwsq.federation.plan import BuildModel, LoadData, Plan, SplitData
-from fedwsq.methods import METHODS, PLAIN
 from fedwsq.models import MODELS, STANDARDIZATIONS, Standardization
+from fedwsq.plan.methods import METHODS, PLAIN
+from fedwsq.plan.settings import BuildModel, LoadData, Plan, SplitData
 from fedwsq.training import CRITERIA, OPTIMIZERS, Criterion, Optimizer
 from fedwsq.wire import Link
+from fedwsq.wire.channels import CHANNELS, Channels
 from fedwsq.wire.link import only_rate
 
 TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {

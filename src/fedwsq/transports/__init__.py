@@ -1,0 +1,1 @@
+"""Ways to the clients: bytes out, bytes back."""
