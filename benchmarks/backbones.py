@@ -60,15 +60,15 @@ def run(model: str, settings: dict[str, Any], data: Path, out: Path) -> str:
     losses = ", ".join(f"{row['train_loss']:.3f}" for row in found)
     seconds = statistics.median(row["seconds"] - row["eval_seconds"] for row in found)
     bits = 32 * found[-1]["uplink_bytes"] / found[-1]["uplink_bytes_float32"]
-    line = (
-        f"| {settings['data.name']} | {model} | {losses} | {found[-1]['test_loss']:.3f} | {seconds:.1f} | {bits:.2f} |"
-    )
+    line = f"| {settings['data.name']} | {model} | {losses} | {found[-1]['test_loss']:.3f} | {seconds:.1f} | {bits:.2f} |"
     print(line, flush=True)
     return line
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path, nargs="?", default=Path("runs/backbones"))
     parser.add_argument("--write", type=Path)

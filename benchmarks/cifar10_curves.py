@@ -25,8 +25,14 @@ def run_all(data: Path, out: Path, rounds: int) -> dict[str, list[dict]]:
     for name, settings in METHODS.items():
         folder = out / name.lower().replace(", ", "-").replace(" ", "")
         if not (folder / "rounds.jsonl").exists():
-            fedwsq.run("cifar10-resnet8", {**settings, "rounds": rounds, "data.root": str(data)}, out=folder)
-        curves[name] = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+            fedwsq.run(
+                "cifar10-resnet8",
+                {**settings, "rounds": rounds, "data.root": str(data)},
+                out=folder,
+            )
+        curves[name] = [
+            json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()
+        ]
     return curves
 
 
@@ -51,17 +57,27 @@ def plot(curves: dict[str, list[dict]], path: Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, (by_round, by_bytes) = pyplot.subplots(1, 2, figsize=(10, 3.8), sharey=True, layout="constrained")
+    figure, (by_round, by_bytes) = pyplot.subplots(
+        1, 2, figsize=(10, 3.8), sharey=True, layout="constrained"
+    )
     for name, rows in curves.items():
         accuracy = [row["test_accuracy"] for row in rows]
         sent, total = [], 0
         for row in rows:
             total += row["uplink_bytes"]
             sent.append(total / 1e6)
-        by_round.plot([row["round"] for row in rows], accuracy, label=name, marker="o", markersize=3)
+        by_round.plot(
+            [row["round"] for row in rows], accuracy, label=name, marker="o", markersize=3
+        )
         by_bytes.plot(sent, accuracy, label=name, marker="o", markersize=3)
-    by_round.set(xlabel="round", ylabel="test accuracy", title="CIFAR-10, ResNet-8, 100 clients, Dirichlet 0.3")
-    by_bytes.set(xlabel="uplink, MB (logarithmic)", xscale="log", title="the same runs against bytes sent up")
+    by_round.set(
+        xlabel="round",
+        ylabel="test accuracy",
+        title="CIFAR-10, ResNet-8, 100 clients, Dirichlet 0.3",
+    )
+    by_bytes.set(
+        xlabel="uplink, MB (logarithmic)", xscale="log", title="the same runs against bytes sent up"
+    )
     for axes in (by_round, by_bytes):
         axes.grid(alpha=0.3)
     by_round.legend()
@@ -69,7 +85,9 @@ def plot(curves: dict[str, list[dict]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path, nargs="?", default=Path("runs/cifar10-curves"))
     parser.add_argument("--rounds", type=int, default=20)

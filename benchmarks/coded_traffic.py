@@ -51,14 +51,18 @@ def quarter_of_the_part(root: str = "") -> fedwsq.Dataset:
 def cut(root: str, train_images: int) -> fedwsq.Dataset:
     whole = cifar10(root)
     parts = ((whole.train, train_images), (whole.test, 5_000))
-    train, test = (fedwsq.Examples([x], y) for x, y in (part.take(torch.arange(n)) for part, n in parts))
+    train, test = (
+        fedwsq.Examples([x], y) for x, y in (part.take(torch.arange(n)) for part, n in parts)
+    )
     return replace(whole, train=train, test=test)
 
 
 FEEDBACK_ALL = {
     "float32": {"uplink": {"codec": "float32"}},
     "sign of everything": {"uplink": {"codec": "sign", "select": "all"}},
-    "sign of everything with error feedback": {"uplink": {"codec": "sign", "select": "all", "error_feedback": True}},
+    "sign of everything with error feedback": {
+        "uplink": {"codec": "sign", "select": "all", "error_feedback": True}
+    },
 }
 LITTLE = {"training.epochs": 1, "training.batches_per_epoch": 2}
 ALL = {"data.name": "coded_traffic:quarter_of_the_part", "data.clients": 5}
@@ -91,18 +95,31 @@ def accuracy(rows: list[dict[str, Any]]) -> float:
     return statistics.fmean(row["test_accuracy"] for row in rows[-6::5])
 
 
-def compare(title: str, choices: dict[str, dict[str, Any]], base: dict[str, Any], out: Path) -> list[str]:
+def compare(
+    title: str, choices: dict[str, dict[str, Any]], base: dict[str, Any], out: Path
+) -> list[str]:
     """One line a choice: accuracy of each seed, the mean, and the traffic of seed 0."""
-    lines = [f"| {title} | accuracy, seeds 0, 1, 2 | mean | up, MB | down, MB |", "|---|---|---|---|---|"]
+    lines = [
+        f"| {title} | accuracy, seeds 0, 1, 2 | mean | up, MB | down, MB |",
+        "|---|---|---|---|---|",
+    ]
     for name, settings in choices.items():
         found = [
-            run("cifar10-resnet8", {**base, **settings, "seed": seed}, out / f"{title}-{name}-{seed}".replace(" ", ""))
+            run(
+                "cifar10-resnet8",
+                {**base, **settings, "seed": seed},
+                out / f"{title}-{name}-{seed}".replace(" ", ""),
+            )
             for seed in SEEDS
         ]
         values = [accuracy(rows) for rows in found]
-        up, down = (sum(row[f"{way}link_bytes"] for row in found[0]) / 1e6 for way in ("up", "down"))
+        up, down = (
+            sum(row[f"{way}link_bytes"] for row in found[0]) / 1e6 for way in ("up", "down")
+        )
         each = ", ".join(f"{value:.4f}" for value in values)
-        lines.append(f"| {name} | {each} | {statistics.fmean(values):.4f} | {up:.2f} | {down:.2f} |")
+        lines.append(
+            f"| {name} | {each} | {statistics.fmean(values):.4f} | {up:.2f} | {down:.2f} |"
+        )
     return [*lines, ""]
 
 
@@ -123,14 +140,21 @@ def participation(out: Path) -> list[str]:
             }
             rows = run("quickstart", plan, out / f"participation-{count}-{name}".replace(" ", ""))
             asked = sum(row["sampled"] - row["sat_out"] for row in rows)
-            sent, plain = (sum(row[key] for row in rows) for key in ("downlink_bytes", "downlink_bytes_float32"))
+            sent, plain = (
+                sum(row[key] for row in rows)
+                for key in ("downlink_bytes", "downlink_bytes_float32")
+            )
             score = rows[-1]["test_accuracy"]
-            lines.append(f"| {count} % | {name} | {sent / asked / 1e3:.1f} | {sent / plain:.2f} | {score:.3f} |")
+            lines.append(
+                f"| {count} % | {name} | {sent / asked / 1e3:.1f} | {sent / plain:.2f} | {score:.3f} |"
+            )
     return [*lines, ""]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path, nargs="?", default=Path("runs/coded-traffic"))
     parser.add_argument("--rounds", type=int, default=20)
@@ -140,9 +164,17 @@ if __name__ == "__main__":
     text = "\n".join(
         [
             *compare("uplink, 5 of 20 clients", FEEDBACK, cifar(args.data, args.rounds), args.out),
-            *compare("uplink, all of 5 clients", FEEDBACK_ALL, {**cifar(args.data, args.rounds), **ALL}, args.out),
             *compare(
-                "downlink", {name: DOWNLINKS[name] for name in CIFAR_DOWNLINKS}, cifar(args.data, args.rounds), args.out
+                "uplink, all of 5 clients",
+                FEEDBACK_ALL,
+                {**cifar(args.data, args.rounds), **ALL},
+                args.out,
+            ),
+            *compare(
+                "downlink",
+                {name: DOWNLINKS[name] for name in CIFAR_DOWNLINKS},
+                cifar(args.data, args.rounds),
+                args.out,
             ),
             *participation(args.out),
         ]

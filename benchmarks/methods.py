@@ -45,7 +45,9 @@ SETTING = {
     "training.batch_size": 50,
     "eval_every": 15,
 }
-NOTE = "One seed, few rounds, half of CIFAR-10: differences of a few hundredths in accuracy are noise."
+NOTE = (
+    "One seed, few rounds, half of CIFAR-10: differences of a few hundredths in accuracy are noise."
+)
 
 
 def run_all(data: Path, out: Path, rounds: int) -> dict[str, list[dict]]:
@@ -67,11 +69,16 @@ def time_all(data: Path) -> dict[str, float]:
     for name in METHODS:
         plan = load_plan("cifar10-resnet8", {**SETTING, **more, "method": name})
         precision = resolve_precision(plan.training.precision, CPU)
-        workload = build_workload(replace(plan, training=replace(plan.training, precision=precision)))
+        workload = build_workload(
+            replace(plan, training=replace(plan.training, precision=precision))
+        )
         sites[name] = fedwsq.Federation(workload, Serial(Site(workload, CPU)))
         sites[name].step()  # warm up
     seconds = lambda name: sites[name].step().train_seconds
-    return {name: statistics.median(seconds(name) / seconds("fedavg") for _ in range(3)) for name in METHODS}
+    return {
+        name: statistics.median(seconds(name) / seconds("fedavg") for _ in range(3))
+        for name in METHODS
+    }
 
 
 def table(results: dict[str, list[dict]], times: dict[str, float]) -> str:
@@ -84,12 +91,16 @@ def table(results: dict[str, list[dict]], times: dict[str, float]) -> str:
         accuracy = rows[-1]["test_accuracy"]
         up, down = (sum(row[f"{way}link_bytes"] for row in rows) / 1e6 for way in ("up", "down"))
         share = accuracy / base[-1]["test_accuracy"]
-        lines.append(f"| {name} | {accuracy:.4f} | {share:.2f} | {times[name]:.2f} | {up:.2f} | {down:.2f} |")
+        lines.append(
+            f"| {name} | {accuracy:.4f} | {share:.2f} | {times[name]:.2f} | {up:.2f} | {down:.2f} |"
+        )
     return "\n".join([*lines, "", NOTE]) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path, nargs="?", default=Path("runs/methods"))
     parser.add_argument("--rounds", type=int, default=15)

@@ -80,7 +80,10 @@ def pictures():
     from fedwsq.data.dataset import Dataset, Examples
 
     rng = torch.Generator().manual_seed(0)
-    noise = [torch.randint(256, (PICTURES, 3, 32, 32), generator=rng, dtype=torch.uint8) for _ in range(2)]
+    noise = [
+        torch.randint(256, (PICTURES, 3, 32, 32), generator=rng, dtype=torch.uint8)
+        for _ in range(2)
+    ]
     train, test = (Examples([x], torch.arange(PICTURES) % 10) for x in noise)
     return Dataset(train, test, 10, mean=(0.5,) * 3, std=(0.25,) * 3, augment=True)
 
@@ -149,9 +152,14 @@ def instrument() -> Clock:
     """Have all parts timed, and every one found in at least one place."""
     clock = Clock()
     for part, addresses in PARTS.items():
-        found = [patch(address, lambda function, part=part: clock.wrap(function, part)) for address in addresses]
+        found = [
+            patch(address, lambda function, part=part: clock.wrap(function, part))
+            for address in addresses
+        ]
         if not any(found):
-            raise SystemExit(f"this version has nothing to time for {part!r}: none of {', '.join(addresses)}")
+            raise SystemExit(
+                f"this version has nothing to time for {part!r}: none of {', '.join(addresses)}"
+            )
     for address, name in MARKED.items():
         patch(address, lambda function, name=name: marked(function, name))
     patch(EPOCH, marked_batches)
@@ -228,7 +236,9 @@ def rounds(count: int) -> tuple[str, list[Row]]:
         if record.replied != 2:
             raise SystemExit(f"a client failed: {record.failures}")
         row = divide(dict(clock.spent), operations(profile), 1e3 * wall, 1e3 * cpu)
-        speeds = [PICTURES * each / 1e6 / row[kind] for kind, each in zip(SPEEDS[:2], work, strict=True)]
+        speeds = [
+            PICTURES * each / 1e6 / row[kind] for kind, each in zip(SPEEDS[:2], work, strict=True)
+        ]
         named = zip(SPEEDS, [*speeds, product_speed(precision)], strict=True)
         return row | {f"speed of {kind}": speed for kind, speed in named}
 
@@ -257,7 +267,10 @@ def run_in_turn(
             file = out / f"{label}-{repeat}.json"
             if not file.exists():
                 command = [sys.executable, __file__, "--rounds", str(count), "--json", str(file)]
-                environment = {**os.environ, **({"PYTHONPATH": str(Path(source).resolve())} if source else {})}
+                environment = {
+                    **os.environ,
+                    **({"PYTHONPATH": str(Path(source).resolve())} if source else {}),
+                }
                 subprocess.run(command, check=True, env=environment)
             found = json.loads(file.read_text())
             precision[label] = found["precision"]
@@ -291,7 +304,10 @@ def table(precision: dict[str, str], rows: dict[str, list[Row]]) -> str:
             *(line(name, name) for name in (*others, "rest", "round")),
             f"| round, shortest to longest | {spread} | |",
             line("round, on the clock", "round, on the clock", share=False),
-            *(line(f"speed of {kind}", f"speed of {kind}, 10^9 a second", share=False) for kind in SPEEDS),
+            *(
+                line(f"speed of {kind}", f"speed of {kind}, 10^9 a second", share=False)
+                for kind in SPEEDS
+            ),
             "",
         ]
     )
@@ -308,12 +324,16 @@ def as_a_worker() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("versions", nargs="*", metavar="LABEL=SRC")
     parser.add_argument("--out", type=Path, default=Path("runs/profile"))
     parser.add_argument("--rounds", type=int, default=3, help="that count, in each run")
     parser.add_argument("--repeats", type=int, default=3, help="runs of each version")
-    parser.add_argument("--json", type=Path, help="run once, in this process, and write every round to this file")
+    parser.add_argument(
+        "--json", type=Path, help="run once, in this process, and write every round to this file"
+    )
     parser.add_argument("--write", type=Path)
     args = parser.parse_args()
     if args.json:

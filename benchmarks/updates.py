@@ -51,20 +51,32 @@ class Listening:
 
 def take_updates(data: Path, standardize: str, rounds: int) -> tuple[Updates, Updates]:
     """The coded tensors of every client's update in the last two rounds of a run."""
-    settings = {"method": "fedavg", "model.standardize": standardize, "data.root": str(data), "training.epochs": 1}
-    plan = load_plan("cifar10-resnet8", {**settings, "rounds": rounds + 1, "eval_every": rounds + 1})
+    settings = {
+        "method": "fedavg",
+        "model.standardize": standardize,
+        "data.root": str(data),
+        "training.epochs": 1,
+    }
+    plan = load_plan(
+        "cifar10-resnet8", {**settings, "rounds": rounds + 1, "eval_every": rounds + 1}
+    )
     plan = replace(plan, training=replace(plan.training, precision=resolve_precision("auto", CPU)))
     workload: Workload = build_workload(plan)
     backend = Listening(Pool(fedwsq.dump_plan(plan), 2, CPU))
     server, kept = Federation(workload, backend), []
     for _ in range(rounds):
         server.step()
-        kept.append([decode(payload, workload.schema).packets["delta"] for payload in backend.replies])
+        kept.append(
+            [decode(payload, workload.schema).packets["delta"] for payload in backend.replies]
+        )
     backend.inner.close()
     names = published(workload.schema.shapes)
 
     def tensors(packets) -> dict[str, Tensor]:
-        flat = {name: torch.from_numpy(np.frombuffer(packets[name].code, "<f4").copy()) for name in names}
+        flat = {
+            name: torch.from_numpy(np.frombuffer(packets[name].code, "<f4").copy())
+            for name in names
+        }
         return {name: x.view(workload.schema.shapes[name]) for name, x in flat.items()}
 
     return [tensors(each) for each in kept[-2]], [tensors(each) for each in kept[-1]]
@@ -101,7 +113,9 @@ def error(codec: Codec, rate: float, before: Updates, updates: Updates) -> tuple
 
 def contenders(rate: int, measured: float) -> Iterator[tuple[str, Codec, float]]:
     """Every codec, and the settings worth a row of their own, at about this many bits."""
-    make = {name: cls for name, cls in CODECS.items() if name not in ("float32", "float16", "danuq8")}
+    make = {
+        name: cls for name, cls in CODECS.items() if name not in ("float32", "float16", "danuq8")
+    }
     variants: list[tuple[str, Codec]] = [(name, cls()) for name, cls in make.items()]
     variants += [
         ("danuq, optimal levels", make["danuq"](levels="optimal")),
@@ -137,14 +151,20 @@ def table(data: Path, rounds: int) -> str:
         rows = []
         measured = error(CODECS["danuq"](), rate, *taken["none"])[1]
         for name, codec, asked in contenders(rate, measured):
-            (off, bits_off), (on, bits_on) = (error(codec, asked, *taken[which]) for which in ("none", "ws"))
-            rows.append((on, f"| {rate} | {name} | {bits_off:.3f} | {off:.4g} | {bits_on:.3f} | {on:.4g} |"))
+            (off, bits_off), (on, bits_on) = (
+                error(codec, asked, *taken[which]) for which in ("none", "ws")
+            )
+            rows.append(
+                (on, f"| {rate} | {name} | {bits_off:.3f} | {off:.4g} | {bits_on:.3f} | {on:.4g} |")
+            )
         lines += [line for _, line in sorted(rows)]
     return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("data", type=Path)
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--write", type=Path)

@@ -28,7 +28,9 @@ def cancer() -> Dataset:
     known = x[~held_out]
     by_size = known[:, 0].argsort().argsort()  # the rank of each patient's mean radius
     mean, std = tuple(known.mean(0).tolist()), tuple(known.std(0).tolist())
-    return Dataset(train, test, classes=2, mean=mean, std=std, groups=by_size * CLINICS // len(by_size))
+    return Dataset(
+        train, test, classes=2, mean=mean, std=std, groups=by_size * CLINICS // len(by_size)
+    )
 
 
 def mlp(channels: int, classes: int, width: int = 32) -> nn.Module:
@@ -37,18 +39,28 @@ def mlp(channels: int, classes: int, width: int = 32) -> nn.Module:
         nn.Sequential(nn.Linear(inputs, width, bias=False), nn.LayerNorm(width), nn.ReLU())
         for inputs in (channels, width)
     ]
-    fedwsq.standardize(nn.Sequential(*hidden), select=lambda name, layer: isinstance(layer, nn.Linear))
+    fedwsq.standardize(
+        nn.Sequential(*hidden), select=lambda name, layer: isinstance(layer, nn.Linear)
+    )
     return nn.Sequential(*hidden, nn.Linear(width, classes))
 
 
 SETTINGS = {
     "data": {"name": "tabular:cancer", "clients": CLINICS, "partition": "group"},
-    "model": {"name": "tabular:mlp", "standardize": "none"},  # "ws" is for convolutions; `mlp` sees to it itself
+    "model": {
+        "name": "tabular:mlp",
+        "standardize": "none",
+    },  # "ws" is for convolutions; `mlp` sees to it itself
     "training.batch_size": 16,
     "uplink.select": "weights",
 }
 
 if __name__ == "__main__":
-    out, rounds = sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp(), int(sys.argv[2]) if sys.argv[2:] else 20
+    out, rounds = (
+        sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp(),
+        int(sys.argv[2]) if sys.argv[2:] else 20,
+    )
     summary = fedwsq.run("quickstart", {**SETTINGS, "rounds": rounds}, out=out, workers=1)
-    print(f"test accuracy {summary.accuracy:.3f}, {summary.uplink_factor:.1f} times fewer bytes up; see {out}")
+    print(
+        f"test accuracy {summary.accuracy:.3f}, {summary.uplink_factor:.1f} times fewer bytes up; see {out}"
+    )

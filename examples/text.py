@@ -29,7 +29,9 @@ def passages() -> Dataset:
     for label, module in enumerate(MODULES):
         words = re.findall("[a-z]+", inspect.getsource(importlib.import_module(module)).lower())
         numbers = [zlib.crc32(word.encode()) % WORDS for word in words]
-        cut = [numbers[start : start + LENGTH] for start in range(0, len(numbers) - LENGTH + 1, LENGTH)]
+        cut = [
+            numbers[start : start + LENGTH] for start in range(0, len(numbers) - LENGTH + 1, LENGTH)
+        ]
         x, y = x + cut, y + [label] * len(cut)
     inputs, labels = torch.tensor(x), torch.tensor(y)
     held_out = torch.arange(len(labels)) % 5 == 4
@@ -55,7 +57,11 @@ class Reader(nn.Module):
 
 
 SETTINGS = {
-    "data": {"name": "text:passages", "clients": 6, "partition": {"name": "dirichlet", "alpha": 1.0}},
+    "data": {
+        "name": "text:passages",
+        "clients": 6,
+        "partition": {"name": "dirichlet", "alpha": 1.0},
+    },
     "model": {"name": "text:Reader", "standardize": "ws"},
     "training.optimizer": "adamw",
     "training.lr": 0.003,
@@ -63,6 +69,11 @@ SETTINGS = {
 }
 
 if __name__ == "__main__":
-    out, rounds = sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp(), int(sys.argv[2]) if sys.argv[2:] else 20
+    out, rounds = (
+        sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp(),
+        int(sys.argv[2]) if sys.argv[2:] else 20,
+    )
     summary = fedwsq.run("quickstart", {**SETTINGS, "rounds": rounds}, out=out, workers=1)
-    print(f"test accuracy {summary.accuracy:.3f}, {summary.uplink_factor:.1f} times fewer bytes up; see {out}")
+    print(
+        f"test accuracy {summary.accuracy:.3f}, {summary.uplink_factor:.1f} times fewer bytes up; see {out}"
+    )

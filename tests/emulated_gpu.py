@@ -24,11 +24,15 @@ class Away(Tensor):
 
     @staticmethod
     def __new__(cls, here: Tensor) -> "Away":
-        away = Tensor._make_wrapper_subclass(cls, here.shape, here.stride(), dtype=here.dtype, device=NAME)
+        away = Tensor._make_wrapper_subclass(
+            cls, here.shape, here.stride(), dtype=here.dtype, device=NAME
+        )
         away.here = here
         return away
 
-    __torch_dispatch__ = classmethod(lambda cls, func, types, args=(), kwargs=None: run(func, args, kwargs or {}))
+    __torch_dispatch__ = classmethod(
+        lambda cls, func, types, args=(), kwargs=None: run(func, args, kwargs or {})
+    )
 
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
@@ -41,7 +45,10 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         raise RuntimeError(f"{name} of tensors on two devices")
     args, kwargs = tree_map(lambda x: x.here if isinstance(x, Away) else x, (args, kwargs))
     if name == "div" and away and len(away) < 2:
-        func, args = torch.ops.aten.mul.Tensor, (args[0], 1 / torch.as_tensor(args[1]).to(args[0].dtype))
+        func, args = (
+            torch.ops.aten.mul.Tensor,
+            (args[0], 1 / torch.as_tensor(args[1]).to(args[0].dtype)),
+        )
     there = bool(away)
     if kwargs.get("device") is not None:
         there, kwargs = torch.device(kwargs["device"]).type == NAME, {**kwargs, "device": "cpu"}

@@ -25,7 +25,9 @@ def tiny(**overrides: Any) -> Plan:
     return load_plan("quickstart", TINY | overrides)
 
 
-def start(*words: str | Path, cwd: Path, stuck: Path | None = None, **options: Any) -> subprocess.Popen[str]:
+def start(
+    *words: str | Path, cwd: Path, stuck: Path | None = None, **options: Any
+) -> subprocess.Popen[str]:
     """A real `fedwsq` process, with `user_code` in reach; `stuck` is the link to whoever will `stay` there."""
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
     held = {"TEST_STUCK": str(stuck)} if stuck else {}

@@ -50,7 +50,11 @@ class Tied(nn.Module):
 def dropping(classes, channels, share=0.5, norm=nn.LayerNorm):
     """Dropout, and arguments without annotations, one of which no TOML can say."""
     return nn.Sequential(
-        nn.Embedding(WORDS, 4), nn.Flatten(), nn.Dropout(share), norm(4 * channels), nn.Linear(4 * channels, classes)
+        nn.Embedding(WORDS, 4),
+        nn.Flatten(),
+        nn.Dropout(share),
+        norm(4 * channels),
+        nn.Linear(4 * channels, classes),
     )
 
 
@@ -66,7 +70,9 @@ def line(classes: int, channels: int) -> nn.Module:
 
 def adapted(classes: int, channels: int) -> nn.Module:
     """The code itself freezes all but the last layer; $TEST_FROZEN stands for another version of this code."""
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64 * channels, 8), nn.ReLU(), nn.Linear(8, classes))
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64 * channels, 8), nn.ReLU(), nn.Linear(8, classes)
+    )
     model[1].requires_grad_(False).weight.mul_(float(os.environ.get("TEST_FROZEN", "1")))
     return model
 

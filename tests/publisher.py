@@ -36,9 +36,15 @@ def tar_gz(members: dict[str, bytes]) -> bytes:
 def source_of(*bodies: bytes, names: tuple[str, ...] = ("tiny.tar.gz",), **changes: Any) -> Source:
     """A source of files with these bytes."""
     files = tuple(
-        File(name, len(body), hashlib.md5(body).hexdigest()) for name, body in zip(names, bodies, strict=True)
+        File(name, len(body), hashlib.md5(body).hexdigest())
+        for name, body in zip(names, bodies, strict=True)
     )
-    plain = {"title": "Tiny", "url": "http://127.0.0.1:9/", "folder": "tiny-set", "unpacked_bytes": 1_000_000}
+    plain = {
+        "title": "Tiny",
+        "url": "http://127.0.0.1:9/",
+        "folder": "tiny-set",
+        "unpacked_bytes": 1_000_000,
+    }
     return Source(files=files, terms="none", cite="nobody", **(plain | changes))
 
 
@@ -98,7 +104,9 @@ Answer = Callable[[Exchange, Publisher], None]
 def publishing(certificate: Path | None = None) -> Iterator[Publisher]:
     """A publisher, gone in the end; on https if it has a certificate."""
     server = Server(("127.0.0.1", 0), Exchange)
-    server.publisher = publisher = Publisher(f"http{'s' if certificate else ''}://127.0.0.1:{server.server_port}/")
+    server.publisher = publisher = Publisher(
+        f"http{'s' if certificate else ''}://127.0.0.1:{server.server_port}/"
+    )
     if certificate:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
@@ -114,7 +122,9 @@ def publishing(certificate: Path | None = None) -> Iterator[Publisher]:
         server.server_close()
 
 
-def serve(*, most: int | None = None, ranges: bool = True, stall: bool = False, lie: int | None = 0) -> Answer:
+def serve(
+    *, most: int | None = None, ranges: bool = True, stall: bool = False, lie: int | None = 0
+) -> Answer:
     """As it should be; or `most` bytes and no more, no ranges, silence at the end, a length that is `lie` off."""
 
     def answer(exchange: Exchange, publisher: Publisher) -> None:
@@ -128,7 +138,9 @@ def serve(*, most: int | None = None, ranges: bool = True, stall: bool = False, 
             return
         span = f"bytes {start}-{len(body) - 1}/{len(body)}" if start else None
         length = None if lie is None else len(body) - start + lie
-        exchange.begin(206 if start else 200, ETag=publisher.etag, Content_Length=length, Content_Range=span)
+        exchange.begin(
+            206 if start else 200, ETag=publisher.etag, Content_Length=length, Content_Range=span
+        )
         exchange.wfile.write(body[start:][:most])
         if stall:
             exchange.wfile.flush()

@@ -10,7 +10,11 @@ import fedwsq
 
 def test_all_is_sorted_and_complete():
     assert fedwsq.__all__ == sorted(fedwsq.__all__)
-    public = {name for name, value in vars(fedwsq).items() if not name.startswith("_") and not _is_module(value)}
+    public = {
+        name
+        for name, value in vars(fedwsq).items()
+        if not name.startswith("_") and not _is_module(value)
+    }
     assert public == set(fedwsq.__all__)
 
 
@@ -24,7 +28,9 @@ def test_importing_needs_no_optional_package():
 
 
 def test_the_example_of_the_package_runs_as_written(in_empty_folder, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # one core, so no other processes
+    monkeypatch.setattr(
+        os, "sched_getaffinity", lambda pid: {0}, raising=False
+    )  # one core, so no other processes
     names = {}
     exec(textwrap.dedent(fedwsq.__doc__.partition("\n")[2]), names)
     assert (names["summary"].rounds, names["packet"].numel) == (1, 1000)

@@ -3,7 +3,16 @@ import torch
 from torch import nn
 
 from fedwsq.core.errors import ConfigError, DataError
-from fedwsq.evaluation import METRICS, Metric, Scores, by_client, moving_average, score, total, worst_decile
+from fedwsq.evaluation import (
+    METRICS,
+    Metric,
+    Scores,
+    by_client,
+    moving_average,
+    score,
+    total,
+    worst_decile,
+)
 
 
 def test_scores_by_hand():
@@ -37,7 +46,10 @@ def test_a_client_is_scored_on_its_own_mix():
 def test_pieces_add_up_by_client():
     # Client 0: 3 of 4 and 1 of 4; client 1 has none; client 2: 1 of 2.
     none = torch.zeros(0, dtype=torch.int64)
-    pieces = [Scores(examples, value, 0.0, none, none) for examples, value in ((4, 3.0), (4, 1.0), (2, 1.0))]
+    pieces = [
+        Scores(examples, value, 0.0, none, none)
+        for examples, value in ((4, 3.0), (4, 1.0), (2, 1.0))
+    ]
     assert by_client(pieces, torch.tensor([0, 0, 2])).tolist() == [0.5, 0.5]
     assert by_client(pieces, torch.tensor([0, 2, 2])).tolist() == [0.75, 2 / 6]
 
@@ -60,10 +72,14 @@ def test_a_squared_error_needs_a_target_for_each_output():
     outputs = torch.tensor([[1.0, 2.0], [3.0, 5.0]])
     assert error(outputs, torch.tensor([[1.0, 4.0], [0.0, 4.0]])).tolist() == [-2.0, -5.0]
     assert error(outputs[:, :1], torch.tensor([3.0, 3.0])).tolist() == [-4.0, 0.0]
-    with pytest.raises(ConfigError, match=r"minus_squared_error needs .* \[2\] and outputs \[2, 2\]; use"):
+    with pytest.raises(
+        ConfigError, match=r"minus_squared_error needs .* \[2\] and outputs \[2, 2\]; use"
+    ):
         error(outputs, torch.tensor([0, 1]))
 
 
 def test_no_test_examples_are_one_error():
-    with pytest.raises(DataError, match=r"no test examples; hold some out with data\.validation=0\.1"):
+    with pytest.raises(
+        DataError, match=r"no test examples; hold some out with data\.validation=0\.1"
+    ):
         total([])

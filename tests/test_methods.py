@@ -26,14 +26,20 @@ def test_named_methods_are_compositions():
     assert plain.algorithm == FedAvg()
     assert (plain.uplink.codec, plain.model.standardize) == (Float32(), NoStandardization())
     assert plans["fedavgm"].algorithm == FedAvg(server=Momentum(beta=0.4))
-    assert plans["fedadam"].algorithm == FedAvg(server=Adam(lr=0.01, beta1=0.9, beta2=0.99, tau=0.001))
+    assert plans["fedadam"].algorithm == FedAvg(
+        server=Adam(lr=0.01, beta1=0.9, beta2=0.99, tau=0.001)
+    )
     assert plans["fedws"].model.standardize == WeightStandardization(rho=1e-3)
     assert plans["fedwsq"].model.standardize == WeightStandardization(rho=1e-3)
     assert (plans["fedwsq"].uplink.codec, plans["fedwsq"].uplink.bits) == (Danuq(), Fixed(4))
     assert (plans["fedpaq"].uplink.codec, plans["fedpaq"].uplink.bits) == (Uq(), Fixed(4))
     assert plans["fedhq+"].uplink == plans["fedpaq"].uplink
     assert plans["fedhq+"].aggregation == "error"
-    for name in ("feddyn", "fedsmoo", "scaffold"):  # what they add up is a plain mean over the cohort
+    for name in (
+        "feddyn",
+        "fedsmoo",
+        "scaffold",
+    ):  # what they add up is a plain mean over the cohort
         assert plans[name].aggregation == "uniform"
         assert load_plan("cifar10", {"method": name}).aggregation == "uniform"
     for name in ("fedws", "fedwsq", "fedpaq", "fedhq+"):
@@ -41,7 +47,10 @@ def test_named_methods_are_compositions():
 
 
 def test_the_resolved_config_spells_a_method_out():
-    plan = load_plan("quickstart", ["method=fedacg", "uplink.codec=danuq", "uplink.bits=1", "model.standardize=true"])
+    plan = load_plan(
+        "quickstart",
+        ["method=fedacg", "uplink.codec=danuq", "uplink.bits=1", "model.standardize=true"],
+    )
     assert plan.algorithm == FedACG()
     assert (plan.uplink.codec, plan.uplink.bits) == (Danuq(), Fixed(1))
     assert plan.model.standardize == WeightStandardization()
@@ -58,7 +67,9 @@ def test_a_method_leaves_nothing_of_another_behind():
 
 
 def test_a_file_may_name_a_method_and_refine_it():
-    plan = make_plan({"method": "fedwsq", "uplink": {"bits": 1}, "algorithm": {"name": "fedprox", "mu": 0.01}})
+    plan = make_plan(
+        {"method": "fedwsq", "uplink": {"bits": 1}, "algorithm": {"name": "fedprox", "mu": 0.01}}
+    )
     assert (plan.uplink.codec, plan.uplink.bits) == (Danuq(), Fixed(1))
     assert plan.algorithm.mu == 0.01
 
@@ -70,4 +81,6 @@ def test_an_unknown_method_suggests_the_nearest():
 
 def test_fedwon_with_another_standardization_is_refused():
     with pytest.raises(ConfigError, match="fedwon needs"):
-        first_snapshot(build_workload(load_plan("quickstart", ["method=fedwon", "model.standardize=ws"])))
+        first_snapshot(
+            build_workload(load_plan("quickstart", ["method=fedwon", "model.standardize=ws"]))
+        )

@@ -22,8 +22,12 @@ from fedwsq.training import LocalTask
 def stay() -> None:
     """The first process to get here while $TEST_STUCK is set does not go on; that path becomes a link to its number."""
     with contextlib.suppress(KeyError, FileExistsError):
-        os.symlink(str(os.getpid()), os.environ["TEST_STUCK"])  # for one alone, and whole from the first moment
-        time.sleep(600)  # longer than any test waits, and not forever if there is no test left to end it
+        os.symlink(
+            str(os.getpid()), os.environ["TEST_STUCK"]
+        )  # for one alone, and whole from the first moment
+        time.sleep(
+            600
+        )  # longer than any test waits, and not forever if there is no test left to end it
 
 
 @dataclass(frozen=True)
@@ -33,7 +37,9 @@ class Stuck(FedAvg):
     round: int = 2
     client: int = -1
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """As ever, or never."""
         if task.key.round == self.round and self.client in (-1, task.key.client):
             stay()

@@ -34,10 +34,15 @@ def minus_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
             f"metric = minus_squared_error needs as many targets as outputs for each example, but targets are "
             f"{list(targets.shape)} and outputs {list(outputs.shape)}; use metric=accuracy where targets are classes"
         )
-    return -(outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(dim=1)
+    return (
+        -(outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(dim=1)
+    )
 
 
-METRICS: dict[str, Callable[..., Tensor]] = {"accuracy": accuracy, "minus_squared_error": minus_squared_error}
+METRICS: dict[str, Callable[..., Tensor]] = {
+    "accuracy": accuracy,
+    "minus_squared_error": minus_squared_error,
+}
 CROSS_ENTROPY = Criterion("cross_entropy", CRITERIA["cross_entropy"])
 ACCURACY = Metric("accuracy", METRICS["accuracy"])
 
@@ -113,7 +118,9 @@ def total(pieces: Iterable[Scores]) -> Scores:
 def by_client(pieces: Sequence[Scores], owners: Tensor) -> Tensor:
     """The mean of the metric for each client that owns a piece or more, in client order."""
     values = torch.tensor([piece.value_sum for piece in pieces], dtype=torch.float64)
-    examples = torch.bincount(owners, torch.tensor([piece.examples for piece in pieces], dtype=torch.float64))
+    examples = torch.bincount(
+        owners, torch.tensor([piece.examples for piece in pieces], dtype=torch.float64)
+    )
     return (torch.bincount(owners, values) / examples)[examples > 0]
 
 

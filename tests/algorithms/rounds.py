@@ -48,17 +48,28 @@ def toy_task(model, x, y, lr=0.1, steps=2, **training):
     settings = {"lr_decay": 1.0, "weight_decay": 0.0, "clip_norm": 0.0, "precision": "float32"}
     training = Training(epochs=steps, batches_per_epoch=1, lr=lr, **settings | training)
     x = torch.zeros(len(y), 1) if x is None else torch.tensor(x)
-    return LocalTask(model, Shard(x, torch.tensor(y)), Key(0, 1, 0), training, learning_rates(training, 1, 1000), 3)
+    return LocalTask(
+        model,
+        Shard(x, torch.tensor(y)),
+        Key(0, 1, 0),
+        training,
+        learning_rates(training, 1, 1000),
+        3,
+    )
 
 
 def toy_round(algorithm, model, clients, lr=0.1, steps=2):
     """The local parameters and the losses (means over the steps) of clients (x, y), and the server's parameters."""
-    server = algorithm.init_server({name: p.detach().clone() for name, p in model().named_parameters()})
+    server = algorithm.init_server(
+        {name: p.detach().clone() for name, p in model().named_parameters()}
+    )
     tasks = [toy_task(model(), x, y, lr, steps) for x, y in clients]
     updates = [algorithm.client_update(algorithm.broadcast(server), {}, task)[0] for task in tasks]
     deltas = [update.vectors["delta"] for update in updates]
     mean = {name: sum(delta[name] for delta in deltas) / len(deltas) for name in deltas[0]}
-    after = algorithm.server_update(server, Update({"delta": mean}, 1.0), Cohort(1, len(clients), len(clients), 4))
+    after = algorithm.server_update(
+        server, Update({"delta": mean}, 1.0), Cohort(1, len(clients), len(clients), 4)
+    )
     local = [{name: server["params"][name] + d for name, d in delta.items()} for delta in deltas]
     return local, [update.metrics["loss"] for update in updates], after["params"]
 
@@ -68,9 +79,13 @@ def cnn_delta(algorithm, labels=LABELS, batch_size=3, **training):
     torch.manual_seed(0)
     model, x = cnn(), torch.randn(len(labels), 1, 8, 8)
     start = {name: p.detach().clone() for name, p in model.named_parameters()}
-    training = Training(**{"epochs": 2, "batch_size": batch_size, "precision": "float32"} | training)
+    training = Training(
+        **{"epochs": 2, "batch_size": batch_size, "precision": "float32"} | training
+    )
     shard = Shard(x, torch.tensor(labels))
-    task = LocalTask(model, shard, Key(0, 1, 0), training, learning_rates(training, 1, 10), classes=10)
+    task = LocalTask(
+        model, shard, Key(0, 1, 0), training, learning_rates(training, 1, 10), classes=10
+    )
     algorithm.check(model, task.training)
     update, client = algorithm.client_update({"params": start}, {}, task)
     assert client == {}

@@ -89,10 +89,14 @@ def test_out_of_range():
 
 
 def test_needs_stages():
-    with pytest.raises(ConfigError, match=r"feddecorr needs a model with stages \(pooled, head\): .* Linear is not"):
+    with pytest.raises(
+        ConfigError, match=r"feddecorr needs a model with stages \(pooled, head\): .* Linear is not"
+    ):
         FedDecorr().check(nn.Linear(2, 2), Training())
 
 
 def test_refuses_another_criterion():
-    with pytest.raises(ConfigError, match="criterion is squared_error, but feddecorr brings its own loss"):
+    with pytest.raises(
+        ConfigError, match="criterion is squared_error, but feddecorr brings its own loss"
+    ):
         cnn_delta(FedDecorr(), criterion=squared_error())

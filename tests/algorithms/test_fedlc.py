@@ -6,13 +6,22 @@ from fedwsq.algorithms.fedlc import FedLC, calibrated_cross_entropy
 from fedwsq.core.errors import ConfigError
 
 LABELS = {"A": [0, 0, 1], "B": [2, 2, 2, 1]}
-LOSSES = {"code": [0.642748741038374, 0.5750781341824912], "paper": [-0.15303452824876188, -0.37008215717420373]}
+LOSSES = {
+    "code": [0.642748741038374, 0.5750781341824912],
+    "paper": [-0.15303452824876188, -0.37008215717420373],
+}
 GRADIENTS = {
-    "code": [[-0.05386516667373812, 0.05386516667373824, 0.0], [0.0, 0.07296821378259878, -0.07296821378259871]],
+    "code": [
+        [-0.05386516667373812, 0.05386516667373824, 0.0],
+        [0.0, 0.07296821378259878, -0.07296821378259871],
+    ],
     "paper": [[-1 / 3, 1 / 3, 0.0], [0.0, 0.5, -0.5]],
 }
 LOCALS = {
-    "code": [[0.2475148362565186, -0.14751483625651868, 0.4], [0.2, -0.16509579436771363, 0.46509579436771364]],
+    "code": [
+        [0.2475148362565186, -0.14751483625651868, 0.4],
+        [0.2, -0.16509579436771363, 0.46509579436771364],
+    ],
     "paper": [[0.5333333333333333, -0.43333333333333335, 0.4], [0.2, -0.6, 0.9]],
 }
 SERVER = {
@@ -26,7 +35,9 @@ SERVER = {
 def test_loss_and_gradient_by_hand(form, client):
     y = torch.tensor(list(LABELS.values())[client])
     bias = float64([0.2, -0.1, 0.4])
-    loss = calibrated_cross_entropy(bias.expand(len(y), 3), y, torch.bincount(y, minlength=3), 1.0, form)
+    loss = calibrated_cross_entropy(
+        bias.expand(len(y), 3), y, torch.bincount(y, minlength=3), 1.0, form
+    )
     loss.backward()
     assert loss.item() == pytest.approx(LOSSES[form][client], abs=1e-8)
     assert bias.grad.tolist() == pytest.approx(GRADIENTS[form][client], abs=1e-8)
@@ -56,7 +67,9 @@ def test_no_overflow_and_no_gradient_for_absent_classes(form, expected):
 @pytest.mark.parametrize("form", ["code", "paper"])
 def test_a_single_class_has_nothing_to_learn(form):
     logits = torch.randn(3, 4, requires_grad=True)
-    loss = calibrated_cross_entropy(logits, torch.tensor([2, 2, 2]), torch.tensor([0, 0, 3, 0]), 1.0, form)
+    loss = calibrated_cross_entropy(
+        logits, torch.tensor([2, 2, 2]), torch.tensor([0, 0, 3, 0]), 1.0, form
+    )
     loss.backward()
     assert loss.item() == 0
     assert logits.grad.abs().max() == 0
@@ -68,7 +81,9 @@ def test_learns_unlike_fedavg(form):
     assert learns_unlike_fedavg(FedLC(form=form))
 
 
-@pytest.mark.parametrize("options", [{"tau": 0.0}, {"tau": float("inf")}, {"tau": float("nan")}, {"form": "official"}])
+@pytest.mark.parametrize(
+    "options", [{"tau": 0.0}, {"tau": float("inf")}, {"tau": float("nan")}, {"form": "official"}]
+)
 def test_out_of_range(options):
     ((name, value),) = options.items()
     with pytest.raises(ConfigError, match=f"{name} is {value!r}, must be"):
@@ -76,5 +91,7 @@ def test_out_of_range(options):
 
 
 def test_refuses_another_criterion():
-    with pytest.raises(ConfigError, match="criterion is squared_error, but fedlc brings its own loss"):
+    with pytest.raises(
+        ConfigError, match="criterion is squared_error, but fedlc brings its own loss"
+    ):
         cnn_delta(FedLC(), criterion=squared_error())

@@ -53,7 +53,11 @@ def test_losses_by_hand_after_training(client):
 
 
 def test_branches_by_hand():
-    logits, branches, y = torch.randn(4, 3).double(), torch.randn(2, 4, 3).double(), torch.tensor([0, 1, 2, 2])
+    logits, branches, y = (
+        torch.randn(4, 3).double(),
+        torch.randn(2, 4, 3).double(),
+        torch.tensor([0, 1, 2, 2]),
+    )
     entropy, divergence = branch_losses(logits, list(branches), y, tau=2.0)
     q, p = (logits / 2).softmax(1), (branches / 2).softmax(2)
     assert divergence.item() == pytest.approx(float((p * (p / q).log()).sum() / 8), abs=1e-12)
@@ -97,11 +101,15 @@ def test_out_of_range(options):
 
 
 def test_needs_stages():
-    message = r"fedmlb needs a model with stages \(features, resume\): .*resnet8.* are; Linear is not"
+    message = (
+        r"fedmlb needs a model with stages \(features, resume\): .*resnet8.* are; Linear is not"
+    )
     with pytest.raises(ConfigError, match=message):
         FedMLB().check(nn.Linear(2, 2), Training())
 
 
 def test_refuses_another_criterion():
-    with pytest.raises(ConfigError, match="criterion is squared_error, but fedmlb brings its own loss"):
+    with pytest.raises(
+        ConfigError, match="criterion is squared_error, but fedmlb brings its own loss"
+    ):
         cnn_delta(FedMLB(), criterion=squared_error())

@@ -62,13 +62,19 @@ def test_divergence_by_hand():
 
 
 def test_is_the_divergence_by_hand_for_every_true_class():
-    local, frozen, y = torch.randn(6, 4).double(), torch.randn(6, 4).double(), torch.tensor([0, 1, 2, 3, 3, 1])
+    local, frozen, y = (
+        torch.randn(6, 4).double(),
+        torch.randn(6, 4).double(),
+        torch.tensor([0, 1, 2, 3, 3, 1]),
+    )
     total = 0.0
     for z, g, true in zip(local, frozen, y.tolist(), strict=True):
         kept = [c for c in range(4) if c != true]
         p, q = (g[kept] / 2).softmax(0), (z[kept] / 2).softmax(0)
         total += float((p * (p / q).log()).sum())
-    assert not_true_distillation(local, frozen, y, 2.0).item() == pytest.approx(total / 6, abs=1e-12)
+    assert not_true_distillation(local, frozen, y, 2.0).item() == pytest.approx(
+        total / 6, abs=1e-12
+    )
 
 
 def test_first_step_has_no_distillation_gradient():
@@ -78,7 +84,9 @@ def test_first_step_has_no_distillation_gradient():
     (plain, _), _, _ = toy_round(FedAvg(), Bias, CLIENTS, steps=1)
     (ours, _), _, _ = toy_round(FedNTD(), Bias, CLIENTS, steps=1)
     start = Bias().w.detach()
-    assert (ours["w"] - start).tolist() == pytest.approx((0.7 * (plain["w"] - start)).tolist(), abs=1e-6)
+    assert (ours["w"] - start).tolist() == pytest.approx(
+        (0.7 * (plain["w"] - start)).tolist(), abs=1e-6
+    )
 
 
 def test_two_classes_leave_nothing_to_distil():
@@ -91,7 +99,9 @@ def test_two_classes_leave_nothing_to_distil():
 
 def test_extreme_logits_stay_finite():
     local = torch.tensor([[0.0, 9e4, -9e4], [1.0, 2.0, 3.0]], requires_grad=True)
-    loss = not_true_distillation(local, torch.tensor([[9e4, -9e4, 9e4], [0.0, 0.0, 0.0]]), torch.tensor([0, 1]))
+    loss = not_true_distillation(
+        local, torch.tensor([[9e4, -9e4, 9e4], [0.0, 0.0, 0.0]]), torch.tensor([0, 1])
+    )
     loss.backward()
     assert loss.isfinite()
     assert local.grad.isfinite().all()
@@ -102,7 +112,9 @@ def test_learns_unlike_fedavg(form):
     assert learns_unlike_fedavg(FedNTD(form=form))
 
 
-@pytest.mark.parametrize("options", [{"tau": 0.0}, {"beta": -0.1}, {"beta": 1.5}, {"form": "paper"}])
+@pytest.mark.parametrize(
+    "options", [{"tau": 0.0}, {"beta": -0.1}, {"beta": 1.5}, {"form": "paper"}]
+)
 def test_out_of_range(options):
     ((name, value),) = options.items()
     with pytest.raises(ConfigError, match=f"{name} is {value!r}, must be"):
@@ -114,5 +126,7 @@ def test_official_form_takes_any_weight():
 
 
 def test_refuses_another_criterion():
-    with pytest.raises(ConfigError, match="criterion is squared_error, but fedntd brings its own loss"):
+    with pytest.raises(
+        ConfigError, match="criterion is squared_error, but fedntd brings its own loss"
+    ):
         cnn_delta(FedNTD(), criterion=squared_error())

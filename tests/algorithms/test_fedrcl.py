@@ -49,16 +49,27 @@ def test_is_the_definition_sample_by_sample(tau, threshold):
     s = torch.cosine_similarity(features[:, None], features[None], dim=2)
     contrasts, penalties = [], []
     for i in range(n):
-        siblings = sorted((s[i, j] for j in range(n) if y[j] == y[i] and j != i), key=lambda each: each.item())
-        negatives = sorted((s[i, j] for j in range(n) if y[j] != y[i]), key=lambda each: each.item())[-2:]
+        siblings = sorted(
+            (s[i, j] for j in range(n) if y[j] == y[i] and j != i), key=lambda each: each.item()
+        )
+        negatives = sorted(
+            (s[i, j] for j in range(n) if y[j] != y[i]), key=lambda each: each.item()
+        )[-2:]
         gaps = [torch.exp((negative - siblings[0]) / tau) for negative in negatives]
         contrasts.append(torch.log(1 + sum(gaps)))
         least = siblings[0] if siblings[0] >= threshold else -torch.ones_like(siblings[0])
         penalties.append(torch.log(1 + torch.exp((least - 1) / tau)))
-    assert 0 < sum(penalty.requires_grad for penalty in penalties) < n  # both sides of the threshold
-    for part, expected in zip(relaxed_contrastive(features, y, tau, threshold), (contrasts, penalties), strict=True):
+    assert (
+        0 < sum(penalty.requires_grad for penalty in penalties) < n
+    )  # both sides of the threshold
+    for part, expected in zip(
+        relaxed_contrastive(features, y, tau, threshold), (contrasts, penalties), strict=True
+    ):
         assert part.item() == pytest.approx(sum(expected).item() / n, abs=1e-10)
-        gradients = (torch.autograd.grad(total, features, retain_graph=True)[0] for total in (part, sum(expected) / n))
+        gradients = (
+            torch.autograd.grad(total, features, retain_graph=True)[0]
+            for total in (part, sum(expected) / n)
+        )
         torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-9)
 
 
@@ -67,7 +78,9 @@ def test_ties_between_siblings_take_the_lowest_index():
     features = float64([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     relaxed_contrastive(features, torch.tensor([0, 0, 0]), tau=1.0, threshold=-1.0)[1].backward()
     g = 1 / (1 + exp(1)) / 3
-    assert features.grad.tolist() == [pytest.approx(row) for row in ([0, 3 * g], [2 * g, 0], [g, 0])]
+    assert features.grad.tolist() == [
+        pytest.approx(row) for row in ([0, 3 * g], [2 * g, 0], [g, 0])
+    ]
 
 
 def test_ties_between_negatives_take_the_lowest_indices():
@@ -95,7 +108,9 @@ def test_below_the_threshold_and_without_siblings_there_is_no_penalty():
 
 
 @pytest.mark.parametrize("y", [[0, 0, 1], [0, 0, 0], [0, 1, 2]])
-@pytest.mark.parametrize("features", [[[1.0, 2.0]] * 3, [[0.0, 0.0]] * 3, [[0.0, 0.0], [1e-20, 0.0], [9e4, 1.0]]])
+@pytest.mark.parametrize(
+    "features", [[[1.0, 2.0]] * 3, [[0.0, 0.0]] * 3, [[0.0, 0.0], [1e-20, 0.0], [9e4, 1.0]]]
+)
 def test_identical_and_vanishing_features_stay_finite(features, y):
     features = torch.tensor(features, requires_grad=True)
     contrast, penalty = relaxed_contrastive(features, torch.tensor(y))
@@ -118,7 +133,9 @@ def test_computes_in_float32_under_autocast():
     features, y = torch.randn(20, 8), torch.arange(20) % 3
     exact = [part.item() for part in relaxed_contrastive(features.double(), y, threshold=-1.0)]
     with torch.autocast("cpu", torch.bfloat16):
-        assert [part.item() for part in relaxed_contrastive(features, y, threshold=-1.0)] == pytest.approx(exact, 1e-5)
+        assert [
+            part.item() for part in relaxed_contrastive(features, y, threshold=-1.0)
+        ] == pytest.approx(exact, 1e-5)
 
 
 def test_images_are_averaged_over_space():
@@ -138,10 +155,15 @@ def test_out_of_range(options):
 
 
 def test_needs_stages():
-    with pytest.raises(ConfigError, match=r"fedrcl needs a model with stages \(features, resume\): .* Linear is not"):
+    with pytest.raises(
+        ConfigError,
+        match=r"fedrcl needs a model with stages \(features, resume\): .* Linear is not",
+    ):
         FedRCL().check(nn.Linear(2, 2), Training())
 
 
 def test_refuses_another_criterion():
-    with pytest.raises(ConfigError, match="criterion is squared_error, but fedrcl brings its own loss"):
+    with pytest.raises(
+        ConfigError, match="criterion is squared_error, but fedrcl brings its own loss"
+    ):
         cnn_delta(FedRCL(), criterion=squared_error())

@@ -7,7 +7,13 @@ from fedwsq.algorithms.fedwon import FedWon
 from fedwsq.algorithms.server_opt import Momentum
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Cohort, Key, Params, Update
-from fedwsq.models import ScaledStandardization, cnn, scaled_standardized, standardize, standardize_scaled
+from fedwsq.models import (
+    ScaledStandardization,
+    cnn,
+    scaled_standardized,
+    standardize,
+    standardize_scaled,
+)
 from fedwsq.training import LocalTask, Shard, Trained, Training, learning_rates
 
 # the two clients' raw weights after one step
@@ -29,7 +35,10 @@ class Learned(LocalTask):
 def one_round(algorithm: FedAvg) -> Params:
     """The server's parameters after both clients."""
     model = standardize_scaled(nn.Conv2d(4, 1, 1, bias=False))
-    start = {"weight": torch.tensor(START, dtype=torch.float64).view(1, 4, 1, 1), "gain": torch.ones(1)}
+    start = {
+        "weight": torch.tensor(START, dtype=torch.float64).view(1, 4, 1, 1),
+        "gain": torch.ones(1),
+    }
     algorithm.check(model, Training())
     server = algorithm.init_server(start)
     shard, training = Shard(torch.zeros(1, 4, 1, 1), torch.zeros(1, dtype=torch.int64)), Training()
@@ -46,7 +55,12 @@ def one_round(algorithm: FedAvg) -> Params:
 
 def test_raw_weights_are_exchanged_by_default():
     server = one_round(FedWon())
-    expected = [0.2031810410543549, -0.003184790763898049, 0.5968264583647314, 0.0031772913448117057]
+    expected = [
+        0.2031810410543549,
+        -0.003184790763898049,
+        0.5968264583647314,
+        0.0031772913448117057,
+    ]
     assert server["weight"].flatten().tolist() == pytest.approx(expected, abs=1e-12)
     seen = scaled_standardized(server["weight"], gamma=1.0).flatten().tolist()
     expected = [0.0056528036137302815, -0.3610653556051371, 0.7051723003690834, -0.3497597483776766]
@@ -65,7 +79,9 @@ def task_for(model: nn.Module) -> LocalTask:
     torch.manual_seed(0)
     training = Training(epochs=1, batches_per_epoch=2, precision="float32")
     shard = Shard(torch.randn(8, 1, 8, 8), torch.arange(8) % 2)
-    return LocalTask(model, shard, Key(0, 1, 0), training, learning_rates(training, 1, 10), classes=2)
+    return LocalTask(
+        model, shard, Key(0, 1, 0), training, learning_rates(training, 1, 10), classes=2
+    )
 
 
 def test_the_default_is_fedavg_and_wsp_changes_the_convolutions_only():
@@ -82,10 +98,14 @@ def test_the_default_is_fedavg_and_wsp_changes_the_convolutions_only():
         assert torch.equal(standardized[name], delta) == (not name.endswith("conv.weight"))
         if name.endswith("conv.weight"):
             local = start[name] + delta
-            torch.testing.assert_close(start[name] + standardized[name], scaled_standardized(local, gamma=1.0))
+            torch.testing.assert_close(
+                start[name] + standardized[name], scaled_standardized(local, gamma=1.0)
+            )
 
 
-@pytest.mark.parametrize("model", [cnn(), standardize(cnn()), nn.Linear(2, 2)], ids=["plain", "ws", "linear"])
+@pytest.mark.parametrize(
+    "model", [cnn(), standardize(cnn()), nn.Linear(2, 2)], ids=["plain", "ws", "linear"]
+)
 def test_it_needs_scaled_standardization(model):
     with pytest.raises(ConfigError, match=r"fedwon needs model\.standardize=scaled"):
         FedWon().check(model, Training())
@@ -94,6 +114,11 @@ def test_it_needs_scaled_standardization(model):
 
 def test_settings():
     assert FedWon() == FedWon(exchange="psp")
-    assert FedWon(server=Momentum()).init_server({"w": torch.ones(1)}).keys() == {"params", "momentum"}
-    with pytest.raises(ConfigError, match='fedwon exchange = "raw" is unknown; it is "psp" or "wsp"'):
+    assert FedWon(server=Momentum()).init_server({"w": torch.ones(1)}).keys() == {
+        "params",
+        "momentum",
+    }
+    with pytest.raises(
+        ConfigError, match='fedwon exchange = "raw" is unknown; it is "psp" or "wsp"'
+    ):
         FedWon(exchange="raw")

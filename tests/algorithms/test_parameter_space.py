@@ -35,7 +35,9 @@ def weights(state, name="params"):
     ],
 )
 def test_fedprox(mu, prox, expected):
-    assert [weights(server) for _, _, server in play(FedProx(mu=mu, prox=prox))] == [close(w) for w in expected]
+    assert [weights(server) for _, _, server in play(FedProx(mu=mu, prox=prox))] == [
+        close(w) for w in expected
+    ]
 
 
 def test_fedavgm():
@@ -61,7 +63,10 @@ def test_a_server_learning_rate_scales_the_step():
 
 def test_feddyn():
     (updates, clients, first), (_, _, second) = play(FedDyn(alpha=0.1))
-    assert [u.vectors["delta"]["w"].tolist() for u in updates] == [close([0.378, 0.756]), close([-0.567, 0.567])]
+    assert [u.vectors["delta"]["w"].tolist() for u in updates] == [
+        close([0.378, 0.756]),
+        close([-0.567, 0.567]),
+    ]
     assert weights(first, "h") == close([0.004725, -0.033075])
     assert weights(first) == close([0.85825, -1.00775])
     assert weights(clients["A"], "g") == close([-0.0378, -0.0756])
@@ -122,7 +127,9 @@ def test_fedcm():
 def test_fedcm_keeps_its_direction_when_the_rates_make_no_sense(metrics):
     algorithm = FedCM()
     ((updates, _, server),) = play(algorithm, ["AB"])
-    after = algorithm.server_update(server, Update(updates[0].vectors, 1.0, metrics), Cohort(2, 1, 1, 4))
+    after = algorithm.server_update(
+        server, Update(updates[0].vectors, 1.0, metrics), Cohort(2, 1, 1, 4)
+    )
     assert weights(after, "direction") == weights(server, "direction")
 
 

@@ -25,7 +25,9 @@ class ToyTask(LocalTask):
 
 
 def toy_task(client, **settings):
-    training = Training(2, 1, lr_decay=1.0, weight_decay=0.0, clip_norm=0.0, precision="float32", **settings)
+    training = Training(
+        2, 1, lr_decay=1.0, weight_decay=0.0, clip_norm=0.0, precision="float32", **settings
+    )
     shard = Shard(torch.tensor([TARGETS[client]]), torch.zeros(1, dtype=torch.int64))
     key = Key(0, 1, "ABCD".index(client))
     return ToyTask(Point(), shard, key, training, learning_rates(training, 1, 1000))
@@ -35,10 +37,15 @@ def mean(updates, weights=None):
     """The weighted mean of updates, as the server forms it."""
     weights = weights or [1.0] * len(updates)
     vectors = {
-        vector: {"w": sum(p * u.vectors[vector]["w"] for p, u in zip(weights, updates, strict=True)) / sum(weights)}
+        vector: {
+            "w": sum(p * u.vectors[vector]["w"] for p, u in zip(weights, updates, strict=True))
+            / sum(weights)
+        }
         for vector in updates[0].vectors
     }
-    metrics = {name: sum(u.metrics[name] for u in updates) / len(updates) for name in updates[0].metrics}
+    metrics = {
+        name: sum(u.metrics[name] for u in updates) / len(updates) for name in updates[0].metrics
+    }
     return Update(vectors, sum(weights), metrics)
 
 
@@ -51,5 +58,7 @@ def play(algorithm, rounds=ROUNDS, weights=None):
         for name in names:
             update, clients[name] = algorithm.client_update(received, clients[name], toy_task(name))
             updates.append(update)
-        server = algorithm.server_update(server, mean(updates, weights), Cohort(number, len(names), len(names), 4))
+        server = algorithm.server_update(
+            server, mean(updates, weights), Cohort(number, len(names), len(names), 4)
+        )
         yield updates, dict(clients), server

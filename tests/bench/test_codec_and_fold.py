@@ -13,7 +13,10 @@ SHARED = torch.tensor([1.1e-3])
 
 
 def test_plain_torch_does_the_same_work():
-    x, expected, found = torch.randn(5000, generator=torch.Generator().manual_seed(0)) * 1e-3, *torch.zeros(2, 5000)
+    x, expected, found = (
+        torch.randn(5000, generator=torch.Generator().manual_seed(0)) * 1e-3,
+        *torch.zeros(2, 5000),
+    )
     q, edges = (torch.from_numpy(table) for table in tables(levels(4)))
     packet = Danuq().encode(x, SHARED, 4, 0)
     code, std = codec.plain_encode(x, SHARED, edges)
@@ -25,7 +28,11 @@ def test_plain_torch_does_the_same_work():
 
 def test_codec_figures_are_ratios_of_seconds(monkeypatch, clock):
     """Every piece of work is really done, in as many seconds as it says here."""
-    encode, quantize, accumulate = {4: 8.0, 2: 4.0, 1: 5.0}, {4: 4.0, 2: 2.0, 1: 1.0}, {4: 2.0, 2: 1.0, 1: 0.5}
+    encode, quantize, accumulate = (
+        {4: 8.0, 2: 4.0, 1: 5.0},
+        {4: 4.0, 2: 2.0, 1: 1.0},
+        {4: 2.0, 2: 1.0, 1: 0.5},
+    )
     monkeypatch.setattr(codec, "NUMEL", 5000)
     monkeypatch.setattr(codec, "TIMES", 2)
     for where, name, seconds in (
@@ -57,7 +64,11 @@ def test_codec_figures_are_ratios_of_seconds(monkeypatch, clock):
 
 
 def test_folding_adds_up_the_replies():
-    params = {"stem": torch.zeros(4, 3, 3, 3), "conv": torch.zeros(16, 4, 3, 3), "bias": torch.zeros(16)}
+    params = {
+        "stem": torch.zeros(4, 3, 3, 3),
+        "conv": torch.zeros(16, 4, 3, 3),
+        "bias": torch.zeros(16),
+    }
     schema = Schema({name: tuple(x.shape) for name, x in params.items()})
     shared = fold.LINK.init(schema, ("delta",))
     sums = {"delta": zeros_like(params)}

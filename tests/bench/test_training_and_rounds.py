@@ -60,7 +60,10 @@ def test_standardization_is_measured_in_processes_of_its_own(monkeypatch, clock)
 
 
 def test_a_bare_loop_is_with_standardization_or_without():
-    assert [sum(isinstance(m, WSLayer) for m in bare.network("resnet8", ws).modules()) > 0 for ws in (True, False)] == [
+    assert [
+        sum(isinstance(m, WSLayer) for m in bare.network("resnet8", ws).modules()) > 0
+        for ws in (True, False)
+    ] == [
         True,
         False,
     ]
@@ -102,7 +105,9 @@ def test_memory_is_that_of_the_whole_tree():
     """A child with a hundred megabytes of its own, below a shell: both are seen."""
     child = "import sys; x = bytearray(b'x' * 10**8); print('ready', flush=True); sys.stdin.read()"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    process = subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         assert process.stdout.readline() == "ready\n"
         (grandchild,) = processes.descendants(process.pid)

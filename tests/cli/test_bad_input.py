@@ -41,7 +41,10 @@ RUNS = {
     "alpha of zero": (["data.partition.alpha=0"], ["alpha is 0"]),
     "alpha below zero": (["data.partition.alpha=-1.5"], ["alpha is -1.5"]),
     "more clients than samples": (["data.clients=1439"], ["1439 clients", "1438 samples"]),
-    "cohort above the population": (["clients_per_round=11"], ["clients_per_round is 11", "data.clients is 10"]),
+    "cohort above the population": (
+        ["clients_per_round=11"],
+        ["clients_per_round is 11", "data.clients is 10"],
+    ),
     "no clients": (["data.clients=0"], ["clients is 0"]),
     "no rounds": (["rounds=0"], ["rounds is 0"]),
     "negative seed": (["seed=-1"], ["seed is -1"]),
@@ -50,13 +53,28 @@ RUNS = {
     "validation of everything": (["data.validation=1.0"], ["validation is 1.0"]),
     "target above one": (["stop_at_accuracy=90"], ["stop_at_accuracy is 90", "between 0 and 1"]),
     "a word that is no override": (["quickstart", "fast"], ["fast", "key=value"]),
-    "missing data root": (["data.name=cifar10", "data.root=absent"], ["absent", "cifar-10-batches-bin", "unpack"]),
+    "missing data root": (
+        ["data.name=cifar10", "data.root=absent"],
+        ["absent", "cifar-10-batches-bin", "unpack"],
+    ),
     "arrays without a file": (["data.name=npz"], ["data.path=FILE", "numpy.savez"]),
     "no data root at all": (["cifar10-resnet8"], ["cifar-10-batches-bin", "FEDWSQ_DATA"]),
-    "a downlink of many widths": (["downlink.codec=danuq", "downlink.bits=per_round"], ["must be one number"]),
-    "foreign module": (["model.name=no_such_module:build"], ["no_such_module", "cannot be imported"]),
-    "foreign module without the name": (["model.name=user_code:nothing"], ["user_code", "cannot be imported"]),
-    "a model that is none": (["model.name=user_code:not_a_model"], ["gave str, not a torch nn.Module"]),
+    "a downlink of many widths": (
+        ["downlink.codec=danuq", "downlink.bits=per_round"],
+        ["must be one number"],
+    ),
+    "foreign module": (
+        ["model.name=no_such_module:build"],
+        ["no_such_module", "cannot be imported"],
+    ),
+    "foreign module without the name": (
+        ["model.name=user_code:nothing"],
+        ["user_code", "cannot be imported"],
+    ),
+    "a model that is none": (
+        ["model.name=user_code:not_a_model"],
+        ["gave str, not a torch nn.Module"],
+    ),
     "negative workers": (["--workers", "-2"], ["workers is -2"]),
     "unknown device": (["--device", "tpu0"], ["tpu0"]),
     "absent device": (["--device", "cuda:99"], ["cuda:99"]),
@@ -127,7 +145,9 @@ def test_resume_of_what_is_no_run(capsys, in_empty_folder):
 def test_resume_with_another_setting(capsys, finished, tmp_path, word, said):
     shutil.copytree(finished.folder, tmp_path / "run")
     assert said in refused(capsys, "resume", "run", word)
-    assert (tmp_path / "run" / "config.toml").read_bytes() == (finished.folder / "config.toml").read_bytes()
+    assert (tmp_path / "run" / "config.toml").read_bytes() == (
+        finished.folder / "config.toml"
+    ).read_bytes()
 
 
 def test_resume_of_a_run_of_another_version(capsys, finished, tmp_path):

@@ -44,7 +44,9 @@ def test_interrupted_it_keeps_what_there_is(capsys, groups, monkeypatch, tmp_pat
     monkeypatch.setitem(bench.GROUPS, "round", interrupted)
     assert main(["bench", "all", "--json", str(tmp_path / "b.json")]) == 130
     assert "copy / memcpy" in capsys.readouterr().out
-    assert [each["name"] for each in json.loads((tmp_path / "b.json").read_text())["figures"]] == ["copy / memcpy"]
+    assert [each["name"] for each in json.loads((tmp_path / "b.json").read_text())["figures"]] == [
+        "copy / memcpy"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +58,9 @@ def test_interrupted_it_keeps_what_there_is(capsys, groups, monkeypatch, tmp_pat
         (["codec", "--plot", "b.png"], "use population or all"),
     ],
 )
-def test_what_cannot_be_written_is_said_before_anything_is_measured(capsys, monkeypatch, tmp_path, words, why):
+def test_what_cannot_be_written_is_said_before_anything_is_measured(
+    capsys, monkeypatch, tmp_path, words, why
+):
     pytest.importorskip("matplotlib")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bench, "GROUPS", dict.fromkeys(("codec", "population"), interrupted))
@@ -76,7 +80,10 @@ def test_the_picture_has_a_mark_for_every_point(monkeypatch, tmp_path):
     text = (tmp_path / "b.svg").read_text()
     assert text.count('id="LineCollection_') == 4  # error bars, one set a panel
     for panel in text.split('id="axes_')[1:]:
-        assert panel.partition('id="LineCollection_1"')[2].partition("</g>")[0].count("<path") in (0, 4)
+        assert panel.partition('id="LineCollection_1"')[2].partition("</g>")[0].count("<path") in (
+            0,
+            4,
+        )
     from matplotlib.figure import Figure as Picture
 
     picture = Picture()

@@ -11,14 +11,23 @@ import pytest
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "extending.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-SMALL = ["rounds=4", "training.epochs=1", "training.batches_per_epoch=2", "training.precision=float32"]
+SMALL = [
+    "rounds=4",
+    "training.epochs=1",
+    "training.batches_per_epoch=2",
+    "training.precision=float32",
+]
 
 
 def run(folder, *words):
     command = [sys.executable, "-m", "fedwsq.cli", "run", *words, "--out", "out", "--workers", "2"]
-    done = subprocess.run(command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    return done.stdout, [json.loads(line) for line in (folder / "out" / "rounds.jsonl").read_text().splitlines()]
+    return done.stdout, [
+        json.loads(line) for line in (folder / "out" / "rounds.jsonl").read_text().splitlines()
+    ]
 
 
 def test_a_method_in_one_file(tmp_path):

@@ -18,7 +18,10 @@ from publisher import BODY, CONTENT, TINY, publishing, serve, status
 
 SENT_BYTES = 60_000  # of which a writer that is not done yet may hold back its buffer
 HELD_BYTES = 8192
-PROGRAM = [sys.executable, str(TESTS / "publisher.py")]  # fedwsq with the tiny data set in its table
+PROGRAM = [
+    sys.executable,
+    str(TESTS / "publisher.py"),
+]  # fedwsq with the tiny data set in its table
 
 
 @pytest.fixture
@@ -46,7 +49,9 @@ def wait_for_the_middle(root, process):
 
 def assert_complete(root):
     folder = Path(root) / "tiny-set"
-    assert {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")} == CONTENT
+    assert {
+        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")
+    } == CONTENT
     assert os.listdir(root) == ["tiny-set"]
 
 
@@ -61,15 +66,27 @@ def test_without_a_name_it_tells_what_there_is(capsys):
         ("tinyimagenet", "248.1"),
     ):
         assert f"{name} {size} MB" in words
-    for name in ("www.cs.toronto.edu", "MIT", "non-commercial", "Krizhevsky", "arXiv:1708.07747", "Le and Yang"):
+    for name in (
+        "www.cs.toronto.edu",
+        "MIT",
+        "non-commercial",
+        "Krizhevsky",
+        "arXiv:1708.07747",
+        "Le and Yang",
+    ):
         assert name in words
 
 
-@pytest.mark.parametrize(("name", "near"), [("cifar-10", "cifar10"), ("tiny-imagenet", "tinyimagenet"), ("xyz", None)])
+@pytest.mark.parametrize(
+    ("name", "near"), [("cifar-10", "cifar10"), ("tiny-imagenet", "tinyimagenet"), ("xyz", None)]
+)
 def test_an_unknown_name_gets_the_list_and_the_nearest(capsys, in_empty_folder, name, near):
     code, out, err = fedwsq(capsys, name)
     assert (code, out, err.count("\n")) == (2, "", 1)
-    assert f"{name!r} cannot be fetched; there are cifar10, cifar100, fashionmnist, tinyimagenet" in err
+    assert (
+        f"{name!r} cannot be fetched; there are cifar10, cifar100, fashionmnist, tinyimagenet"
+        in err
+    )
     assert err.endswith(f"; did you mean {near}?\n" if near else "tinyimagenet\n")
     assert list(in_empty_folder.iterdir()) == []
 
@@ -83,10 +100,17 @@ def test_help_has_examples(capsys):
 def test_piped_it_says_little(capsys, publisher):
     code, out, err = fedwsq(capsys, "tiny", "--root", "here", "--url", publisher.url)
     assert (code, out) == (0, "tiny is in here/tiny-set\n")
-    assert err == f"tiny: tiny.tar.gz, {len(BODY) / 1000:.1f} kB\ntiny: tiny.tar.gz: verified, unpacking\n"
+    assert (
+        err
+        == f"tiny: tiny.tar.gz, {len(BODY) / 1000:.1f} kB\ntiny: tiny.tar.gz: verified, unpacking\n"
+    )
     assert_complete("here")
     code, out, err = fedwsq(capsys, "tiny", "--root", "here", "--url", publisher.url)
-    assert (code, out, err) == (0, "tiny is already in here/tiny-set; --force fetches it again\n", "")
+    assert (code, out, err) == (
+        0,
+        "tiny is already in here/tiny-set; --force fetches it again\n",
+        "",
+    )
     assert len(publisher.requests) == 1
     assert fedwsq(capsys, "tiny", "--root", "here", "--url", publisher.url, "--force")[0] == 0
     assert len(publisher.requests) == 2
@@ -143,7 +167,9 @@ def test_ctrl_c_says_how_to_go_on(publisher, tmp_path):
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, out) == (130, "")
     last, kept = err.splitlines()[-1], kept_bytes(TINY, root)
-    assert last.startswith(f"stopped; {kept / 1000:.1f} kB are kept. Go on with: fedwsq fetch tiny ")
+    assert last.startswith(
+        f"stopped; {kept / 1000:.1f} kB are kept. Go on with: fedwsq fetch tiny "
+    )
     command = shlex.split(last.partition("Go on with: fedwsq ")[2])
     assert main(command) == 0
     assert publisher.ranges == [None, f"bytes={kept}-"]
@@ -154,7 +180,14 @@ def test_a_terminal_shows_a_bar(publisher, tmp_path):
     controller, terminal = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
     process = begin(
-        "tiny", "--root", tmp_path / "data", "--url", publisher.url, stdout=terminal, stderr=terminal, env=environment
+        "tiny",
+        "--root",
+        tmp_path / "data",
+        "--url",
+        publisher.url,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment,
     )
     os.close(terminal)
     shown = b""

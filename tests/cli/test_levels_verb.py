@@ -31,17 +31,28 @@ def fedwsq(capsys, *words: str) -> tuple[int, str, str]:
 
 def facts(out: str) -> dict[str, float]:
     lines = [line.split() for line in out.splitlines()]
-    return {line[0]: float(line[1]) for line in lines if line[0] in ("scale", "mse", "bias", "entropy")}
+    return {
+        line[0]: float(line[1]) for line in lines if line[0] in ("scale", "mse", "bias", "entropy")
+    }
 
 
 def test_danuq_is_printed_as_it_is(capsys):
     assert fedwsq(capsys, "levels", "2", "--kind", "optimal") == (0, OPTIMAL_2, "")
-    assert fedwsq(capsys, "levels", "2", "--codec", "danuq", "--kind", "optimal") == (0, OPTIMAL_2, "")
+    assert fedwsq(capsys, "levels", "2", "--codec", "danuq", "--kind", "optimal") == (
+        0,
+        OPTIMAL_2,
+        "",
+    )
 
 
 @pytest.mark.parametrize(
     ("bits", "step", "mse", "entropy"),
-    [(1, 1.596, 0.3634, 1.0), (2, 0.9957, 0.1188, 1.904), (3, 0.5860, 0.03744, 2.761), (4, 0.3352, 0.01154, 3.602)],
+    [
+        (1, 1.596, 0.3634, 1.0),
+        (2, 0.9957, 0.1188, 1.904),
+        (3, 0.5860, 0.03744, 2.761),
+        (4, 0.3352, 0.01154, 3.602),
+    ],
 )
 def test_uniform_levels_at_the_best_scale_are_those_of_max(capsys, bits, step, mse, entropy):
     """Max (1960), table II: the best equally spaced levels for N(0, 1), 2, 4, 8 and 16 of them."""
@@ -76,7 +87,9 @@ def test_eden_has_lloyd_max_levels():
 def test_a_kind_reaches_the_codec_that_has_it(capsys):
     _, plain, _ = fedwsq(capsys, "levels", "4", "--codec", "fp")
     _, other, _ = fedwsq(capsys, "levels", "4", "--codec", "fp", "--kind", "bitsandbytes")
-    assert facts(other) == pytest.approx({"scale": 2.5636, "mse": 0.01659, "bias": 0, "entropy": 3.6953}, rel=1e-3)
+    assert facts(other) == pytest.approx(
+        {"scale": 2.5636, "mse": 0.01659, "bias": 0, "entropy": 3.6953}, rel=1e-3
+    )
     assert facts(plain)["mse"] == pytest.approx(0.01268, rel=1e-3)
 
 
@@ -87,7 +100,10 @@ def test_a_kind_reaches_the_codec_that_has_it(capsys):
         (["4", "--codec", "float32", "--kind", "paper"], "codec float32 has no fixed levels"),
         (["4", "--codec", "danuk"], "did you mean danuq?"),
         (["9", "--codec", "uq"], "uq has no 9-bit levels; it offers 1, 2, 3"),
-        (["4", "--codec", "uq", "--kind", "optimal"], "uq has no levels of kind 'optimal'; it has only one kind"),
+        (
+            ["4", "--codec", "uq", "--kind", "optimal"],
+            "uq has no levels of kind 'optimal'; it has only one kind",
+        ),
         (["4", "--codec", "uq", "--kind", "stochastic"], "uq has no levels of kind 'stochastic'"),
         (["4", "--codec", "danuq8"], "danuq8 has no 4-bit levels; it offers 8"),
     ],
@@ -125,7 +141,11 @@ def test_the_drawing_shows_every_level_and_every_edge(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("levels.doc", "must end in .png, .pdf or .svg"), ("no/such/folder.png", "there is no folder")]
+    ("name", "why"),
+    [
+        ("levels.doc", "must end in .png, .pdf or .svg"),
+        ("no/such/folder.png", "there is no folder"),
+    ],
 )
 def test_a_drawing_that_cannot_be_is_one_error(capsys, tmp_path, name, why):
     code, out, err = fedwsq(capsys, "levels", "2", "--plot", str(tmp_path / name))
@@ -147,8 +167,12 @@ def test_ls_measures_every_codec(capsys):
     code, out, err = fedwsq(capsys, "ls", "codecs", "--error", "--numel", "4096")
     assert (code, err) == (0, "")
     rows = [line.split() for line in out.splitlines()]
-    found = {(row[0], row[1]): [float(cell) for cell in row[2:]] for row in rows if row[0] in CODECS}
-    assert set(found) == {(name, f"{rate:g}") for name, cls in CODECS.items() for rate in usual_rates(cls())}
+    found = {
+        (row[0], row[1]): [float(cell) for cell in row[2:]] for row in rows if row[0] in CODECS
+    }
+    assert set(found) == {
+        (name, f"{rate:g}") for name, cls in CODECS.items() for rate in usual_rates(cls())
+    }
     assert found["float32", "32"][:6] == [0, 0, 0, 4, 4, 4]
     normal, laplace, student, *sizes, encode, decode = found["danuq", "4"]
     assert normal == pytest.approx(0.00972, rel=0.1)

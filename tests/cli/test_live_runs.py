@@ -36,8 +36,13 @@ def test_piped_output_is_one_plain_line_a_round_and_a_summary(capsys, tmp_path, 
         )
     summary = finished.summary
     assert f"{tmp_path / 'run'} after 3 rounds" in lines[4]
-    assert f"{summary.uplink_bytes:,} bytes, {summary.uplink_factor:.2f} times less than float32" in out
-    assert f"{summary.total_bytes:,} bytes, {summary.total_factor:.2f} times less than float32" in out
+    assert (
+        f"{summary.uplink_bytes:,} bytes, {summary.uplink_factor:.2f} times less than float32"
+        in out
+    )
+    assert (
+        f"{summary.total_bytes:,} bytes, {summary.total_factor:.2f} times less than float32" in out
+    )
     assert summary.weights in out
 
 
@@ -48,9 +53,16 @@ def test_names_that_look_like_markup_are_printed_as_they_are(capsys, tmp_path):
 
 
 def test_failures_are_told_with_their_reasons(capsys, tmp_path):
-    words = ["rounds=1", "data.partition=user_code:first_is_empty", "data.clients=3", "clients_per_round=3"]
+    words = [
+        "rounds=1",
+        "data.partition=user_code:first_is_empty",
+        "data.clients=3",
+        "clients_per_round=3",
+    ]
     assert main(["run", *TINY_WORDS, *words, *ONE_WORKER, "--out", str(tmp_path / "run")]) == 0
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round 1/1")]
+    (line,) = [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("round 1/1")
+    ]
     assert ", 1 failed, " in line
     assert line.endswith("; client 0: UpdateError: client 0 has no examples")
 
@@ -58,11 +70,16 @@ def test_failures_are_told_with_their_reasons(capsys, tmp_path):
 def test_without_out_runs_are_numbered(capsys, in_empty_folder):
     for _ in range(2):
         assert main(["run", *TINY_WORDS, "rounds=1", *ONE_WORKER]) == 0
-    assert sorted(str(path) for path in Path("runs").iterdir()) == ["runs/quickstart-1", "runs/quickstart-2"]
+    assert sorted(str(path) for path in Path("runs").iterdir()) == [
+        "runs/quickstart-1",
+        "runs/quickstart-2",
+    ]
 
 
 def test_a_config_file_and_overrides_meet(capsys, in_empty_folder):
-    Path("my.toml").write_text('rounds = 2\n[training]\nepochs = 1\nbatches_per_epoch = 2\nprecision = "float32"\n')
+    Path("my.toml").write_text(
+        'rounds = 2\n[training]\nepochs = 1\nbatches_per_epoch = 2\nprecision = "float32"\n'
+    )
     assert main(["run", "my.toml", "rounds=1", "uplink.codec=float32", *ONE_WORKER]) == 0
     assert len(rows(Path("runs/my-1"))) == 1
 
@@ -112,7 +129,10 @@ def test_ctrl_c_saves_says_how_to_go_on_and_leaves_no_worker(finished, tmp_path)
     folder = tmp_path / "my run"
     words = [*TINY_WORDS, "algorithm.name=user_code:Stuck", "--out", folder, "--workers", "2"]
     process = start("run", *words, cwd=tmp_path, stuck=tmp_path / "stuck", start_new_session=True)
-    stuck, children = who_is_stuck(tmp_path / "stuck", process), psutil.Process(process.pid).children()
+    stuck, children = (
+        who_is_stuck(tmp_path / "stuck", process),
+        psutil.Process(process.pid).children(),
+    )
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err) == (130, "")
@@ -138,7 +158,14 @@ def test_a_polite_kill_stops_like_ctrl_c(finished, tmp_path, capsys):
 @pytest.mark.slow
 def test_ctrl_c_while_the_workers_start_is_as_quiet(tmp_path):
     folder = tmp_path / "run"
-    words = [*TINY_WORDS, "data.name=user_code:digits_stuck_in_a_worker", "--out", folder, "--workers", "2"]
+    words = [
+        *TINY_WORDS,
+        "data.name=user_code:digits_stuck_in_a_worker",
+        "--out",
+        folder,
+        "--workers",
+        "2",
+    ]
     process = start("run", *words, cwd=tmp_path, stuck=tmp_path / "stuck", start_new_session=True)
     assert who_is_stuck(tmp_path / "stuck", process).pid != process.pid
     os.killpg(process.pid, signal.SIGINT)
@@ -159,7 +186,16 @@ def test_ctrl_c_while_the_data_is_loading_leaves_nothing(capsys, in_empty_folder
 def test_a_terminal_shows_live_progress(tmp_path):
     controller, terminal = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedwsq.cli", "run", *TINY_WORDS, *ONE_WORKER, "--out", str(tmp_path / "run")],
+        [
+            sys.executable,
+            "-m",
+            "fedwsq.cli",
+            "run",
+            *TINY_WORDS,
+            *ONE_WORKER,
+            "--out",
+            str(tmp_path / "run"),
+        ],
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -191,7 +227,10 @@ def test_a_module_in_the_working_directory_does_not_stand_in_for_a_library(tmp_p
     if not command.exists():
         pytest.skip("the fedwsq command is not installed beside this Python")
     done = subprocess.run(
-        [command, "run", *TINY_WORDS, "--out", "run", "--workers", "2"], cwd=tmp_path, capture_output=True, text=True
+        [command, "run", *TINY_WORDS, "--out", "run", "--workers", "2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert finished.summary.weights in done.stdout

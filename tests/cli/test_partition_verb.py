@@ -35,7 +35,9 @@ def test_the_table_is_that_of_the_plans_split(capsys):
     assert out.startswith(
         f"digits, dirichlet: {4 * (len(labels) // 4)} examples over 4 clients, 2 unused; 10 classes\n"
     )
-    for name, values in zip(("examples", "classes", "largest share", "effective classes"), found, strict=True):
+    for name, values in zip(
+        ("examples", "classes", "largest share", "effective classes"), found, strict=True
+    ):
         expected = [float(values.min()), float(values.double().mean()), float(values.max())]
         assert shown(out)[name] == pytest.approx(expected, rel=1e-4)
     assert len(out.splitlines()) == 2 + 4 + 1 + 4
@@ -60,7 +62,9 @@ def test_the_picture_of_many_is_of_the_first_and_columns_are_merged():
 def test_a_saved_split_is_the_split_of_a_run(capsys, in_empty_folder):
     code, out, _ = fedwsq(capsys, "data.partition=shards", "data.clients=30", "--out", "split.json")
     assert code == 0
-    assert out.endswith("use it with data.partition=file data.partition.path=split.json data.clients=30\n")
+    assert out.endswith(
+        "use it with data.partition=file data.partition.path=split.json data.clients=30\n"
+    )
     split, examples = load_split(in_empty_folder / "split.json")
     labels = digits().train.labels
     assert examples == len(labels)
@@ -68,7 +72,13 @@ def test_a_saved_split_is_the_split_of_a_run(capsys, in_empty_folder):
     code, again, _ = fedwsq(capsys, *out.splitlines()[-1].removeprefix("use it with ").split())
     assert code == 0
     assert again.splitlines()[1:] == out.splitlines()[1:-1]
-    words = ["run", "rounds=1", "training.epochs=1", "data.partition=file", "data.partition.path=split.json"]
+    words = [
+        "run",
+        "rounds=1",
+        "training.epochs=1",
+        "data.partition=file",
+        "data.partition.path=split.json",
+    ]
     assert main([*words, "data.clients=30", "--workers", "1"]) == 0
 
 
@@ -108,13 +118,17 @@ def test_a_published_split_is_imported(capsys, published):
     assert (code, out) == (2, "")
     assert "gives 1 of its 61 indices out again" in err
     assert not published.with_name("split.json").exists()
-    code, out, err = fedwsq(capsys, "--import", "published.txt", "--drop-repeats", "--out", "split.json")
+    code, out, err = fedwsq(
+        capsys, "--import", "published.txt", "--drop-repeats", "--out", "split.json"
+    )
     assert (code, err) == (0, "")
     assert out.startswith("published.txt: 60 examples over 2 clients\n")
     saved = json.loads(published.with_name("split.json").read_text())
     assert (saved["examples"], saved["repeats"]) == (None, False)
     assert saved["clients"] == [list(range(30)), list(range(30, 60))]
-    code, out, err = fedwsq(capsys, "--import", "published.txt", "--keep-repeats", "--out", "split.json")
+    code, out, err = fedwsq(
+        capsys, "--import", "published.txt", "--keep-repeats", "--out", "split.json"
+    )
     assert (code, err) == (0, "")
     assert out.startswith("published.txt: 60 examples over 2 clients, 1 given out again\n")
     assert json.loads(published.with_name("split.json").read_text())["repeats"] is True
@@ -124,7 +138,9 @@ def test_an_import_is_held_against_the_data_of_a_config(capsys, published):
     words = ["--import", "published.txt", "--drop-repeats", "--out", "split.json"]
     code, out, _ = fedwsq(capsys, "quickstart", *words)
     assert code == 0
-    assert out.startswith("digits, published.txt: 60 examples over 2 clients, 1378 unused; 10 classes\n")
+    assert out.startswith(
+        "digits, published.txt: 60 examples over 2 clients, 1378 unused; 10 classes\n"
+    )
     assert json.loads(published.with_name("split.json").read_text())["examples"] == 1438
     published.write_text("{0: [1, 1438]}")
     code, out, err = fedwsq(capsys, "quickstart", *words)

@@ -43,7 +43,12 @@ def printed_levels(text: str) -> tuple[list[float], dict[str, float]]:
         (["4", "--kind", "paper"], PAPER_4, 0.009718, None),
         (["2"], [-1.224, 0, 0.7646, 1.7242], 0.1350576, 0.04),
         (["1"], [-0.7979, 0.7979], 0.3633802, 0),
-        (["3", "--kind", "optimal"], [-2.0334, -1.1881, -0.5606, 0, 0.4436, 0.9188, 1.4764, 2.2547], 0.03592682, None),
+        (
+            ["3", "--kind", "optimal"],
+            [-2.0334, -1.1881, -0.5606, 0, 0.4436, 0.9188, 1.4764, 2.2547],
+            0.03592682,
+            None,
+        ),
     ],
 )
 def test_levels_are_those_of_the_paper(capsys, words, levels, mse, bias):
@@ -57,7 +62,13 @@ def test_levels_are_those_of_the_paper(capsys, words, levels, mse, bias):
 
 
 @pytest.mark.parametrize(
-    ("words", "why"), [(["3"], "3"), (["0"], "0"), (["9", "--kind", "optimal"], "9"), (["4", "--kind", "best"], "best")]
+    ("words", "why"),
+    [
+        (["3"], "3"),
+        (["0"], "0"),
+        (["9", "--kind", "optimal"], "9"),
+        (["4", "--kind", "best"], "best"),
+    ],
 )
 def test_levels_that_do_not_exist_are_one_error(capsys, words, why):
     code, out, err = fedwsq(capsys, "levels", *words)
@@ -99,7 +110,11 @@ def test_ls_codecs_shows_the_settings_and_their_defaults(capsys):
 
 
 def test_inspect_prints_what_is_in_a_reply(capsys, finished):
-    path = next(p for p in (finished.folder / "messages").glob("round-2-client-*.fwsq") if "order" not in p.name)
+    path = next(
+        p
+        for p in (finished.folder / "messages").glob("round-2-client-*.fwsq")
+        if "order" not in p.name
+    )
     client = path.stem.rpartition("-")[2]
     code, out, err = fedwsq(capsys, "inspect", str(path))
     lines = out.splitlines()
@@ -107,7 +122,10 @@ def test_inspect_prints_what_is_in_a_reply(capsys, finished):
     assert lines[0] == f"reply, {path.stat().st_size} bytes, round 2, client {client}, seed 0"
     assert any(re.match("metric '?loss'? = ", line) for line in lines)
     assert sum("danuq, 4 bits" in line for line in lines) == 2
-    assert sum("float32, 32 bits" in line for line in lines) == len([x for x in lines if x.startswith("tensor")]) - 2
+    assert (
+        sum("float32, 32 bits" in line for line in lines)
+        == len([x for x in lines if x.startswith("tensor")]) - 2
+    )
 
 
 def test_inspect_prints_orders_and_broadcasts(capsys, finished):
@@ -115,12 +133,16 @@ def test_inspect_prints_orders_and_broadcasts(capsys, finished):
     _, out, _ = fedwsq(capsys, "inspect", str(order))
     assert out.startswith("order, ")
     assert "rates [4.0]" in out
-    _, out, _ = fedwsq(capsys, "inspect", str(finished.folder / "messages" / "round-1-broadcast.fwsq"))
+    _, out, _ = fedwsq(
+        capsys, "inspect", str(finished.folder / "messages" / "round-1-broadcast.fwsq")
+    )
     assert "everyone" in out.splitlines()[0]
     assert sum(line.startswith("state ") for line in out.splitlines()) == 2
 
 
-@pytest.mark.parametrize("damage", ["garbage", "empty", "cut", "flipped", "longer", "a folder", "missing"])
+@pytest.mark.parametrize(
+    "damage", ["garbage", "empty", "cut", "flipped", "longer", "a folder", "missing"]
+)
 def test_inspect_of_anything_else_is_one_error(capsys, finished, tmp_path, damage):
     whole = (finished.folder / "messages" / "round-1-broadcast.fwsq").read_bytes()
     path = tmp_path / "message"
@@ -143,8 +165,14 @@ def test_inspect_of_anything_else_is_one_error(capsys, finished, tmp_path, damag
 
 def test_inspect_looks_at_a_huge_file_no_further_than_it_must(capsys, finished, tmp_path):
     """Holes, more than memory holds: refused by the first bytes, or by the length that they announce."""
-    whole, path = (finished.folder / "messages" / "round-1-broadcast.fwsq").read_bytes(), tmp_path / "message"
-    for first, why in ((b"", "wrong magic"), (whole, f"trailing bytes: {2**40} bytes, the header says {len(whole)}")):
+    whole, path = (
+        (finished.folder / "messages" / "round-1-broadcast.fwsq").read_bytes(),
+        tmp_path / "message",
+    )
+    for first, why in (
+        (b"", "wrong magic"),
+        (whole, f"trailing bytes: {2**40} bytes, the header says {len(whole)}"),
+    ):
         path.write_bytes(first)
         os.truncate(path, 2**40)
         code, out, err = fedwsq(capsys, "inspect", str(path))
@@ -193,7 +221,11 @@ def test_the_version_is_printed(capsys):
 def test_a_reader_that_stops_early_is_no_error():
     """`fedwsq ls | head -1`: no traceback, no complaint at exit."""
     lister = subprocess.Popen(
-        [sys.executable, "-c", "import sys; from fedwsq.cli import main; sys.stdin.read(); sys.exit(main(['ls']))"],
+        [
+            sys.executable,
+            "-c",
+            "import sys; from fedwsq.cli import main; sys.stdin.read(); sys.exit(main(['ls']))",
+        ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -206,7 +238,8 @@ def test_a_reader_that_stops_early_is_no_error():
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e12, "5.0 TB")]
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (12_345_678, "12.3 MB"), (5e12, "5.0 TB")],
 )
 def test_bytes_for_people(count, text):
     assert human_bytes(count) == text

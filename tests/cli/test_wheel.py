@@ -12,11 +12,16 @@ import pytest
 from harness import TINY_WORDS, rows
 
 ROOT = Path(__file__).parents[2]
-OFFLINE = ("NewConnectionError", "Could not find a version that satisfies the requirement hatchling")
+OFFLINE = (
+    "NewConnectionError",
+    "Could not find a version that satisfies the requirement hatchling",
+)
 
 
 def pip(*words: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "pip", *words], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", *words], cwd=ROOT, capture_output=True, text=True
+    )
     if done.returncode and any(sign in done.stderr for sign in OFFLINE):
         pytest.skip("hatchling is not installed and pip cannot fetch it here")
     assert done.returncode == 0, done.stderr

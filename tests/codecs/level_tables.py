@@ -12,7 +12,11 @@ from fedwsq.codecs.levels import LEVEL_KINDS, levels, widths
 
 def level_tables(at: Collection[int]) -> dict[str, tuple[int, tuple[float, ...]]]:
     """Every table of levels in the package at these widths, by name: bits and levels."""
-    found = {f"danuq-{kind}-{bits}": (bits, levels(bits, kind)) for kind in LEVEL_KINDS for bits in widths(kind)}
+    found = {
+        f"danuq-{kind}-{bits}": (bits, levels(bits, kind))
+        for kind in LEVEL_KINDS
+        for bits in widths(kind)
+    }
     found |= {"fp-bitsandbytes-4": (4, Fp(table="bitsandbytes").levels(4))}
     for name, codec in CODECS.items():
         if issubclass(codec, Grid):

@@ -22,7 +22,16 @@ OVERHEAD = 100
 
 
 def ask(
-    round=1, client=0, seed=0, sizes=None, scales=None, channel=None, rates=None, before=0.0, codec=CODEC, errors=None
+    round=1,
+    client=0,
+    seed=0,
+    sizes=None,
+    scales=None,
+    channel=None,
+    rates=None,
+    before=0.0,
+    codec=CODEC,
+    errors=None,
 ):
     """A question about tensors whose reply is their packed codes and 100 bytes more."""
     sizes = sizes or {"a": 800}
@@ -35,7 +44,10 @@ def ask(
         Key(seed, round, client),
         channel,
         sizes,
-        {name: torch.as_tensor(scale, dtype=torch.float32).reshape(-1) for name, scale in (scales or {}).items()},
+        {
+            name: torch.as_tensor(scale, dtype=torch.float32).reshape(-1)
+            for name, scale in (scales or {}).items()
+        },
         rates or codec.rates,
         upload_bytes,
         errors.__getitem__ if errors else lambda rate: normal_error(codec, rate),
@@ -51,7 +63,9 @@ def test_fixed_gives_everyone_the_same():
 
 def test_fixed_allocation_is_drawn_once_for_each_client():
     policy = PerClient()
-    assert all(len({policy(ask(round, client)) for round in range(1, 30)}) == 1 for client in range(20))
+    assert all(
+        len({policy(ask(round, client)) for round in range(1, 30)}) == 1 for client in range(20)
+    )
     assert len({policy(ask(1, client)) for client in range(20)}) == 3
     assert [policy(ask(1, c, seed=1)) for c in range(40)] != [policy(ask(1, c)) for c in range(40)]
 
@@ -89,16 +103,22 @@ def test_choices_are_sorted_and_there_once():
     assert PerClient((4, 1, 2.0, 1)).choices == (1, 2, 4)
 
 
-@pytest.mark.parametrize("policy", [PerClient, PerRound, lambda c: Bandwidth(1, c), lambda c: Budget(1000, c)])
+@pytest.mark.parametrize(
+    "policy", [PerClient, PerRound, lambda c: Bandwidth(1, c), lambda c: Budget(1000, c)]
+)
 @pytest.mark.parametrize("choices", [(), (0, 1), (-1,), (math.nan,), (math.inf,)])
 def test_choices_that_are_no_widths_are_refused(policy, choices):
     with pytest.raises(ConfigError, match="must be positive numbers of bits"):
         policy(choices)
 
 
-@pytest.mark.parametrize("policy", [PerClient((1, 5)), PerRound((1, 5)), Bandwidth(1, (1, 5)), Budget(1000, (1, 5))])
+@pytest.mark.parametrize(
+    "policy", [PerClient((1, 5)), PerRound((1, 5)), Bandwidth(1, (1, 5)), Budget(1000, (1, 5))]
+)
 def test_a_choice_that_the_codec_lacks_is_named(policy):
-    with pytest.raises(ConfigError, match="choices has 5 bits, which the codec does not; it offers 1, 2, 4"):
+    with pytest.raises(
+        ConfigError, match="choices has 5 bits, which the codec does not; it offers 1, 2, 4"
+    ):
         policy(ask(codec=Danuq()))
 
 
@@ -145,8 +165,14 @@ def loss(ask, granted):
 
 
 def brute_force(ask, budget, choices):
-    every = (dict(zip(ask.sizes, rates, strict=True)) for rates in itertools.product(choices, repeat=len(ask.sizes)))
-    return min((loss(ask, granted) for granted in every if ask.upload_bytes(granted) <= budget), default=None)
+    every = (
+        dict(zip(ask.sizes, rates, strict=True))
+        for rates in itertools.product(choices, repeat=len(ask.sizes))
+    )
+    return min(
+        (loss(ask, granted) for granted in every if ask.upload_bytes(granted) <= budget),
+        default=None,
+    )
 
 
 def test_budget_by_hand():
@@ -175,7 +201,9 @@ def test_budget_by_hand():
 
 
 def test_budget_is_the_best_when_all_steps_cost_the_same():
-    one = ask(sizes=dict.fromkeys("abcd", 64), scales={"a": 1e-3, "b": 4e-3, "c": 2.5e-3, "d": 1.1e-3})
+    one = ask(
+        sizes=dict.fromkeys("abcd", 64), scales={"a": 1e-3, "b": 4e-3, "c": 2.5e-3, "d": 1.1e-3}
+    )
     choices = (1, 2, 3, 4)
     for budget in range(OVERHEAD + 32, OVERHEAD + 140, 3):
         granted = Budget(budget, choices)(one)
@@ -192,7 +220,9 @@ def test_budget_is_the_best_when_all_steps_cost_the_same():
 def test_budget_is_never_exceeded_and_one_step_from_the_best(sizes, scales, share, choices):
     tensors = {f"t{i}": size for i, size in enumerate(sizes)}
     one = ask(sizes=tensors, scales=dict(zip(tensors, scales, strict=False)))
-    low, high = (one.upload_bytes(dict.fromkeys(tensors, width)) for width in (min(choices), max(choices)))
+    low, high = (
+        one.upload_bytes(dict.fromkeys(tensors, width)) for width in (min(choices), max(choices))
+    )
     budget = int(low + share * (high - low))
     granted = Budget(budget, choices)(one)
     assert granted.keys() == tensors.keys()
@@ -202,7 +232,9 @@ def test_budget_is_never_exceeded_and_one_step_from_the_best(sizes, scales, shar
         if rate > granted[name] and tensors[name]:
             assert one.upload_bytes({**granted, name: rate}) > budget
     widest = normal_error(CODEC, choices[0]) - normal_error(CODEC, choices[-1])
-    largest_step = max(tensors[name] * float(one.shared[name].square()) for name in tensors) * widest
+    largest_step = (
+        max(tensors[name] * float(one.shared[name].square()) for name in tensors) * widest
+    )
     assert loss(one, granted) <= brute_force(one, budget, choices) + largest_step * (1 + 1e-6)
 
 
@@ -231,12 +263,16 @@ def test_before_calibration_all_tensors_count_the_same():
 
 
 def test_budget_needs_shared_scales():
-    with pytest.raises(ConfigError, match="b has none; use a codec that shares them, such as danuq"):
+    with pytest.raises(
+        ConfigError, match="b has none; use a codec that shares them, such as danuq"
+    ):
         Budget(1000)(ask(sizes={"a": 8, "b": 8}, scales={"a": 1.0}))
 
 
 def test_a_budget_below_the_smallest_width_names_both_numbers():
-    with pytest.raises(ConfigError, match="a budget of 199 bytes is too small: a reply takes 200 at 1 bits"):
+    with pytest.raises(
+        ConfigError, match="a budget of 199 bytes is too small: a reply takes 200 at 1 bits"
+    ):
         Budget(199)(ask(scales={"a": 1.0}))
     with pytest.raises(ConfigError, match="budget bytes is 0"):
         Budget(0)
@@ -254,7 +290,14 @@ def test_a_budget_below_the_smallest_width_names_both_numbers():
 )
 def test_a_config_gives_the_policy_and_its_digest_back(bits):
     plan = make_plan({"uplink": {"codec": "danuq", "bits": bits}})
-    again = make_plan({"uplink": {"codec": "danuq", "bits": {**bits, "choices": bits.get("choices", [1.0, 2, 4])}}})
+    again = make_plan(
+        {
+            "uplink": {
+                "codec": "danuq",
+                "bits": {**bits, "choices": bits.get("choices", [1.0, 2, 4])},
+            }
+        }
+    )
     assert type(plan.uplink.bits) is BITS[bits["name"]]
     assert again == plan
     assert plan_digest(again) == plan_digest(plan)
@@ -264,8 +307,13 @@ def test_a_config_gives_the_policy_and_its_digest_back(bits):
 
 def test_real_replies_stay_within_the_budget(tmp_path):
     """From 7 398 bytes at one bit to 16 038 at four; 12 000 lie between."""
-    with Run.create(tiny(rounds=2, **{"uplink.bits": {"name": "budget", "bytes": 12_000}}), tmp_path / "run", 1) as run:
+    with Run.create(
+        tiny(rounds=2, **{"uplink.bits": {"name": "budget", "bytes": 12_000}}), tmp_path / "run", 1
+    ) as run:
         run.go(keep_messages=True)
-    sizes = [path.stat().st_size for path in (tmp_path / "run" / "messages").glob("round-*-client-*[0-9].fwsq")]
+    sizes = [
+        path.stat().st_size
+        for path in (tmp_path / "run" / "messages").glob("round-*-client-*[0-9].fwsq")
+    ]
     assert len(sizes) == 10
     assert 9_000 < max(sizes) <= 12_000

@@ -84,11 +84,15 @@ def test_golden_round_client(bits, client):
     packet = encode(DELTA[client], bits)
     assert codes(packet).tolist() == expected["codes"]
     assert packet.side == pytest.approx((expected["s_i"],), rel=1e-6)
-    assert Danuq().decode(packet, SCALE, seed=0).tolist() == pytest.approx(expected["deq_sg"], rel=1e-6)
+    assert Danuq().decode(packet, SCALE, seed=0).tolist() == pytest.approx(
+        expected["deq_sg"], rel=1e-6
+    )
     own = encode(DELTA[client], bits, codec=Danuq(dequantize="own"))
     assert own.own_scale
     assert own.code == packet.code
-    assert Danuq(dequantize="own").decode(own, SCALE, seed=0).tolist() == pytest.approx(expected["deq_si"], rel=1e-6)
+    assert Danuq(dequantize="own").decode(own, SCALE, seed=0).tolist() == pytest.approx(
+        expected["deq_si"], rel=1e-6
+    )
 
 
 def server(packets, codec):
@@ -99,13 +103,17 @@ def server(packets, codec):
     return (torch.tensor([0.5, -0.3, 0.2, 0.0]) + mean).tolist()
 
 
-@pytest.mark.parametrize(("dequantize", "key"), [("shared", "server_code"), ("own", "server_alg1_si_mean")])
+@pytest.mark.parametrize(
+    ("dequantize", "key"), [("shared", "server_code"), ("own", "server_alg1_si_mean")]
+)
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_golden_round_server(bits, dequantize, key):
     codec, expected = Danuq(dequantize=dequantize), WORKED[f"fedwsq.B{bits}"]
     packets = [encode(delta, bits, codec=codec) for delta in DELTA.values()]
     assert server(packets, codec) == pytest.approx(expected[key], abs=1e-7)
-    assert codec.fold(SCALE, [packet.side for packet in packets]).item() == pytest.approx(expected["s_g_new"], rel=1e-6)
+    assert codec.fold(SCALE, [packet.side for packet in packets]).item() == pytest.approx(
+        expected["s_g_new"], rel=1e-6
+    )
 
 
 def test_golden_round_of_mixed_widths():
@@ -169,8 +177,12 @@ def test_an_update_that_is_not_finite_is_refused(bad):
 
 def test_fold_by_hand():
     # 0.9 * 0.001 + 0.1 * (0.002 + 0.004) / 2; the client without spread is left out.
-    assert Danuq().fold(SCALE, [(0.002,), (0.0,), (0.004,)]).item() == pytest.approx(0.0012, rel=1e-6)
-    assert Danuq(momentum=1).fold(SCALE, [(0.002,), (0.004,)]).item() == pytest.approx(0.003, rel=1e-6)
+    assert Danuq().fold(SCALE, [(0.002,), (0.0,), (0.004,)]).item() == pytest.approx(
+        0.0012, rel=1e-6
+    )
+    assert Danuq(momentum=1).fold(SCALE, [(0.002,), (0.004,)]).item() == pytest.approx(
+        0.003, rel=1e-6
+    )
 
 
 def test_fold_without_spread_changes_nothing():
@@ -230,20 +242,32 @@ def test_rates_follow_the_levels():
             {"levels": "lloyd"},
             'danuq has no level kind "lloyd"; it offers paper, optimal, lloyd-max; did you mean lloyd-max?',
         ),
-        ({"momentum": 0.0}, "danuq momentum = 0.0 is out of range; it must be above 0 and at most 1"),
+        (
+            {"momentum": 0.0},
+            "danuq momentum = 0.0 is out of range; it must be above 0 and at most 1",
+        ),
         ({"momentum": 1.5}, "danuq momentum = 1.5"),
         ({"momentum": math.nan}, "danuq momentum = nan"),
-        ({"scale_init": 0.0}, "danuq scale_init = 0.0 is out of range; it must be from 1e-12 to 1e+20"),
+        (
+            {"scale_init": 0.0},
+            "danuq scale_init = 0.0 is out of range; it must be from 1e-12 to 1e+20",
+        ),
         ({"scale_init": -1.0}, "danuq scale_init = -1.0"),
         ({"scale_init": math.inf}, "danuq scale_init = inf"),
         ({"scale_init": math.nan}, "danuq scale_init = nan"),
-        ({"scale_init": "guess"}, 'danuq scale_init = guess is out of range; it must be from 1e-12 to 1e+20, or "cali'),
+        (
+            {"scale_init": "guess"},
+            'danuq scale_init = guess is out of range; it must be from 1e-12 to 1e+20, or "cali',
+        ),
         ({"dequantize": "mine"}, 'danuq dequantize = "mine" is unknown; it is "shared" or "own"'),
         ({"band": 1.0}, "danuq band = 1.0 is out of range; it must be above 1, or 0 for none"),
         ({"band": -2.0}, "danuq band = -2.0"),
         ({"band": math.inf}, "danuq band = inf"),
         ({"band": math.nan}, "danuq band = nan"),
-        ({"scales": "row"}, 'danuq scales = "row" is unknown; it is "tensor", "channel" or "block"'),
+        (
+            {"scales": "row"},
+            'danuq scales = "row" is unknown; it is "tensor", "channel" or "block"',
+        ),
         ({"block": 1}, "danuq block = 1 is out of range; a block has 2 to 1048576 elements"),
         ({"block": 2**20 + 1}, "danuq block = 1048577"),
     ],
@@ -304,7 +328,9 @@ def test_calibration_starts_from_what_the_clients_saw():
     mean = (sides[0][0] + sides[1][0]) / 2
     assert first.item() == pytest.approx(mean, rel=1e-6)  # taken whole
     assert not encode(DELTA["a"], 4, first, codec).own_scale
-    assert codec.fold(first, [(3 * mean,)]).item() == pytest.approx(0.9 * mean + 0.1 * 3 * mean, rel=1e-6)
+    assert codec.fold(first, [(3 * mean,)]).item() == pytest.approx(
+        0.9 * mean + 0.1 * 3 * mean, rel=1e-6
+    )
 
 
 def test_calibration_waits_for_a_client_with_spread():
@@ -320,10 +346,14 @@ def test_constant_single_and_zero_updates_before_there_is_a_scale(bits):
     for values in ([0.0021] * 3, [-0.0021] * 3, [0.0021], [-0.0021]):
         packet = encode(values, bits, none, codec)
         assert packet.own_scale
-        assert packet.side == pytest.approx((0.0021,), rel=1e-6)  # |x|: all are equal, yet nothing is lost
+        assert packet.side == pytest.approx(
+            (0.0021,), rel=1e-6
+        )  # |x|: all are equal, yet nothing is lost
         sign = math.copysign(1.0, values[0])
         level = min(levels(bits), key=lambda q: abs(q - sign))
-        assert codec.decode(packet, none, seed=0).tolist() == pytest.approx([level * 0.0021] * len(values), rel=1e-6)
+        assert codec.decode(packet, none, seed=0).tolist() == pytest.approx(
+            [level * 0.0021] * len(values), rel=1e-6
+        )
     for numel in (0, 1, 5):
         packet = encode([0.0] * numel, bits, none, codec)
         assert packet.side == (0.0,)
@@ -348,7 +378,9 @@ def test_a_band_around_the_shared_scale(shared, own):
     assert not encode([1.0, 3.0], 2, scale).own_scale
     used = math.sqrt(2) if own else scale.item()
     nearest = [min(levels(2), key=lambda q: abs(q - x / used)) * used for x in (1.0, 3.0)]
-    assert Danuq(band=4.0).decode(packet, scale, seed=0).tolist() == pytest.approx(nearest, rel=1e-6)
+    assert Danuq(band=4.0).decode(packet, scale, seed=0).tolist() == pytest.approx(
+        nearest, rel=1e-6
+    )
 
 
 def test_the_edges_of_the_band_are_inside():
@@ -356,7 +388,9 @@ def test_the_edges_of_the_band_are_inside():
     codec = Danuq(band=4.0)
     for shared, own in ((0.25, False), (4.0, False)):
         assert encode(x, 2, torch.tensor([shared]), codec).own_scale == own
-        beyond = torch.nextafter(torch.tensor([shared]), torch.tensor(0.0 if shared < 1 else math.inf))
+        beyond = torch.nextafter(
+            torch.tensor([shared]), torch.tensor(0.0 if shared < 1 else math.inf)
+        )
         assert encode(x, 2, beyond, codec).own_scale
 
 
@@ -389,7 +423,12 @@ def test_each_channel_has_its_scale():
 def test_channels_with_their_own_scale():
     own = Danuq(scales="channel", dequantize="own")
     packet = own.encode(torch.tensor(ROWS), torch.tensor([1.0, 10.0, 5.0]), 1, seed=0)
-    expected = [0.7979 * math.sqrt(2)] * 2 + [-0.7979 * math.sqrt(800), 0.7979 * math.sqrt(800), 0.0, 0.0]
+    expected = [0.7979 * math.sqrt(2)] * 2 + [
+        -0.7979 * math.sqrt(800),
+        0.7979 * math.sqrt(800),
+        0.0,
+        0.0,
+    ]
     assert own.decode(packet, torch.empty(0), seed=0).tolist() == pytest.approx(expected, rel=1e-6)
 
 
@@ -420,13 +459,17 @@ def test_the_last_block_is_shorter():
     assert codec.init(5).shape == shared.shape
     packet = codec.encode(x, shared, 2, seed=0)
     assert packet.rows == 1
-    assert packet.side == pytest.approx((math.sqrt(2), math.sqrt(800), 7.0), rel=1e-6)  # of one element, |x|
+    assert packet.side == pytest.approx(
+        (math.sqrt(2), math.sqrt(800), 7.0), rel=1e-6
+    )  # of one element, |x|
     # ratios 1, 3, -2, 2, -1.4
     assert codes(packet).tolist() == [2, 3, 0, 3, 0]
     expected = [0.7646, 1.7242, -12.24, 17.242, -6.12]
     assert codec.decode(packet, shared, seed=0).tolist() == pytest.approx(expected, rel=1e-6)
     codec.check(packet)
-    with pytest.raises(MessageError, match=r"a danuq packet has 3 side value\(s\), its scales, not 2"):
+    with pytest.raises(
+        MessageError, match=r"a danuq packet has 3 side value\(s\), its scales, not 2"
+    ):
         codec.check(packet._replace(side=packet.side[:2]))
 
 
@@ -451,7 +494,9 @@ def test_only_a_group_with_values_misses_its_scale():
     codec, shared = Danuq(scales="channel", scale_init="calibrate"), torch.tensor([1.0, 0.0])
     dead = codec.encode(torch.tensor([[1.0, 3.0], [0.0, 0.0]]), shared, 1, seed=0)
     assert not dead.own_scale
-    assert codec.decode(dead, shared, seed=0).tolist() == pytest.approx([0.7979, 0.7979, 0.0, 0.0], rel=1e-6)
+    assert codec.decode(dead, shared, seed=0).tolist() == pytest.approx(
+        [0.7979, 0.7979, 0.0, 0.0], rel=1e-6
+    )
     woken = codec.encode(torch.tensor([[1.0, 3.0], [2.0, 2.0]]), shared, 1, seed=0)
     assert woken.own_scale
     assert woken.side == pytest.approx((math.sqrt(2), 2.0), rel=1e-6)
@@ -471,7 +516,9 @@ def test_one_group_out_of_its_band_is_enough():
 
 def test_danuq8_has_the_exact_256_levels_over_the_largest():
     q = Danuq8().levels(8)
-    assert q == pytest.approx([level / WORKED["danuq"]["8"]["levels"][-1] for level in WORKED["danuq"]["8"]["levels"]])
+    assert q == pytest.approx(
+        [level / WORKED["danuq"]["8"]["levels"][-1] for level in WORKED["danuq"]["8"]["levels"]]
+    )
     assert (len(q), q[127], q[255]) == (256, 0.0, 1.0)
     packet = Danuq8().encode(torch.tensor([4.0, 0.0, -1.0]), torch.empty(0), 8, seed=0)
     assert packet.side == (4.0,)

@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 
 from fedwsq.codecs import Packet
 from fedwsq.codecs.base import MAX_MAGNITUDE
-from fedwsq.codecs.ecq import LAST_BUCKET, OCTAVES, STARTS, Ecq, Model, frequencies, quantize, read_varint, write_counts
+from fedwsq.codecs.ecq import (
+    LAST_BUCKET,
+    OCTAVES,
+    STARTS,
+    Ecq,
+    Model,
+    frequencies,
+    quantize,
+    read_varint,
+    write_counts,
+)
 from fedwsq.codecs.levels import cell
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 
@@ -131,7 +141,9 @@ def reference_decode(packet):
     words = [int.from_bytes(stream[i : i + 4], "little") for i in range(0, len(stream), 4)]
 
     free = 2**24 - (2 * last + 1)
-    shares = [c * side * free // (128 * numel) + 1 for c in counts for side in (128 - negative, negative)]
+    shares = [
+        c * side * free // (128 * numel) + 1 for c in counts for side in (128 - negative, negative)
+    ]
     shares = [2**24 - sum(shares), *shares]
     ends = list(accumulate(shares))
     state = 0
@@ -161,7 +173,9 @@ def reference_decode(packet):
                 values[i] = float(((8 + b % 8) << octave) - 8 + inside)
     assert state == 0  # all that was put on the stack has been taken
     assert not words
-    return [-v if symbol and symbol % 2 == 0 else v for v, symbol in zip(values, symbols, strict=True)]
+    return [
+        -v if symbol and symbol % 2 == 0 else v for v, symbol in zip(values, symbols, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -192,9 +206,15 @@ def test_every_value_is_its_cell_s_mean_or_middle(shape, rate):
 
 
 def test_buckets_by_brute_force():
-    k = np.unique(np.concatenate([np.arange(3000), 2 ** np.arange(24) - 8, 2 ** np.arange(24) + 1, [2**24 - 9]]))
+    k = np.unique(
+        np.concatenate(
+            [np.arange(3000), 2 ** np.arange(24) - 8, 2 ** np.arange(24) + 1, [2**24 - 9]]
+        )
+    )
     k = k[k >= 0]
-    expected = [next(b for b in range(LAST_BUCKET + 1) if STARTS[b] <= i < STARTS[b + 1]) for i in k]
+    expected = [
+        next(b for b in range(LAST_BUCKET + 1) if STARTS[b] <= i < STARTS[b + 1]) for i in k
+    ]
     symbols, counts, sums = quantize(np.concatenate([k, -k]).astype(np.float32), np.float32(1))
     assert symbols[: len(k)].tolist() == [max(2 * b - 1, 0) for b in expected]
     assert symbols[len(k) :].tolist() == [2 * b for b in expected]
@@ -340,7 +360,9 @@ def test_encoding_changes_nothing_and_knows_no_seed():
     assert Ecq().encode(x.clone(), NONE, 1.7, seed=5) == packet
     turned = x.view(200, 350).t().requires_grad_()
     flat = turned.detach().reshape(-1)
-    assert Ecq().encode(turned, NONE, 1.7, seed=0) == Ecq().encode(flat, NONE, 1.7, seed=0)._replace(rows=350)
+    assert Ecq().encode(turned, NONE, 1.7, seed=0) == Ecq().encode(
+        flat, NONE, 1.7, seed=0
+    )._replace(rows=350)
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -452,4 +474,6 @@ def test_mutations_of_real_packets_are_refused_or_decoded(packet, edits, cut, nu
     code = bytearray(packet.code)
     for at, value in edits:
         code[at % len(code)] = value
-    survives(packet._replace(code=bytes(code[: len(code) - cut if cut < 20 else None]), numel=numel))
+    survives(
+        packet._replace(code=bytes(code[: len(code) - cut if cut < 20 else None]), numel=numel)
+    )

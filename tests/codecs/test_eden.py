@@ -67,13 +67,21 @@ def test_codes_scales_and_values_are_those_of_the_definition(bits):
 @pytest.mark.parametrize("bits", [1, 2, 4, 8])
 def test_what_makes_each_scale_right_holds_for_every_slice(bits):
     x = draw(4096 + 1024 + 70, seed=bits)
-    for part in (slice(0, 4096), slice(4096, 5120), slice(5120, 5190)):  # 70 elements: one slice, padded to 128
+    for part in (
+        slice(0, 4096),
+        slice(4096, 5120),
+        slice(5120, 5190),
+    ):  # 70 elements: one slice, padded to 128
         a = x[part].double()
         unbiased = round_trip(Eden(), x, bits)[part].double()
-        assert (unbiased @ a).item() == pytest.approx((a @ a).item(), rel=1e-5)  # the part along x is x itself
+        assert (unbiased @ a).item() == pytest.approx(
+            (a @ a).item(), rel=1e-5
+        )  # the part along x is x itself
     whole = x[:4096].double()
     least_squares = round_trip(Eden("least-squares"), x, bits)[:4096].double()
-    assert ((whole - least_squares) @ least_squares / (whole @ whole)).item() == pytest.approx(0, abs=1e-5)
+    assert ((whole - least_squares) @ least_squares / (whole @ whole)).item() == pytest.approx(
+        0, abs=1e-5
+    )
 
 
 # What the theory promises
@@ -85,7 +93,9 @@ def student(rng, numel):
 
 def outliers(rng, numel):
     x = rng.standard_normal(numel)
-    x[rng.choice(numel, 20, replace=False)] *= 1e4  # about two in a slice of 4096, and nearly all of its energy
+    x[rng.choice(numel, 20, replace=False)] *= (
+        1e4  # about two in a slice of 4096, and nearly all of its energy
+    )
     return x
 
 
@@ -135,7 +145,10 @@ def test_the_mean_over_seeds_is_the_input(bits, x):
 def test_least_squares_shrinks_towards_zero():
     x, bits, repeats = draw(512), 1, 300
     d = normal_error(levels(bits, "lloyd-max"))
-    mean = sum(round_trip(Eden("least-squares"), x, bits, seed).double() for seed in range(repeats)) / repeats
+    mean = (
+        sum(round_trip(Eden("least-squares"), x, bits, seed).double() for seed in range(repeats))
+        / repeats
+    )
     assert (mean @ x.double() / x.double().square().sum()).item() == pytest.approx(1 - d, abs=0.01)
     assert not Eden("least-squares").unbiased
 
@@ -161,7 +174,9 @@ def test_zero_slices_stay_zero(codec, bits):
 @pytest.mark.parametrize("bits", [1, 2, 8])
 def test_a_single_value_survives(bits):
     for value in (0.0021, -3.0):
-        assert round_trip(Eden(), torch.tensor([value]), bits).item() == pytest.approx(value, rel=1e-5)
+        assert round_trip(Eden(), torch.tensor([value]), bits).item() == pytest.approx(
+            value, rel=1e-5
+        )
 
 
 @every_kind
@@ -196,7 +211,14 @@ def test_accumulate_is_the_decoding_times_the_weight(codec, numel):
 
 
 def test_sizes_follow_from_the_number_of_elements():
-    for numel, codes, scales in ((0, 0, 0), (1, 64, 1), (64, 64, 1), (130, 192, 2), (4097, 4160, 2), (8192, 8192, 2)):
+    for numel, codes, scales in (
+        (0, 0, 0),
+        (1, 64, 1),
+        (64, 64, 1),
+        (130, 192, 2),
+        (4097, 4160, 2),
+        (8192, 8192, 2),
+    ):
         assert (padded(numel), Eden().side_values(numel)) == (codes, scales)
         for bits in range(1, 9):
             packet = Eden().encode(torch.ones(numel), NONE, bits, seed=0)
@@ -213,7 +235,9 @@ def test_only_the_elements_count_not_their_shape():
 def test_tiny_tensors_pass_through_a_message():
     schema = Schema({"one": (1,), "few": (3, 3), "scalar": ()})
     tensors = {"one": draw(1), "few": draw(3, 3), "scalar": torch.tensor(2.0)}
-    packets = {name: Eden().encode(x, NONE, 8, seed=0)._replace(codec=8) for name, x in tensors.items()}
+    packets = {
+        name: Eden().encode(x, NONE, 8, seed=0)._replace(codec=8) for name, x in tensors.items()
+    }
     message = Message(Kind.REPLY, Key(0, 1, 0), bytes(16), packets={"delta": packets})
     assert decode(encode(message, schema), schema).packets == {"delta": packets}
 

@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedwsq.codecs.elias_fano import index_bytes, low_bits, pack_indices, section_bits, unpack_indices
+from fedwsq.codecs.elias_fano import (
+    index_bytes,
+    low_bits,
+    pack_indices,
+    section_bits,
+    unpack_indices,
+)
 from fedwsq.core.errors import MessageError
 
 
@@ -23,7 +29,9 @@ def plain(chosen, limit):
         high[(index >> width) + j] = 1
     pad = lambda bits: bits + [0] * (-len(bits) % 8)
     stream = pad(low) + pad(high)
-    return bytes(sum(bit << k for k, bit in enumerate(stream[i : i + 8])) for i in range(0, len(stream), 8))
+    return bytes(
+        sum(bit << k for k, bit in enumerate(stream[i : i + 8])) for i in range(0, len(stream), 8)
+    )
 
 
 def test_by_hand():
@@ -36,7 +44,9 @@ def test_by_hand():
 
 @given(data=st.data(), limit=st.integers(1, 3000))
 def test_any_set_of_indices_survives_at_the_stated_length(data, limit):
-    chosen = sorted(data.draw(st.sets(st.integers(0, limit - 1), min_size=1, max_size=min(limit, 60))))
+    chosen = sorted(
+        data.draw(st.sets(st.integers(0, limit - 1), min_size=1, max_size=min(limit, 60)))
+    )
     packed = pack_indices(np.array(chosen, np.int64), limit)
     assert packed == plain(chosen, limit)
     assert len(packed) == index_bytes(len(chosen), limit)
@@ -46,7 +56,9 @@ def test_any_set_of_indices_survives_at_the_stated_length(data, limit):
 def test_all_none_and_one_of_very_many():
     for limit in (0, 1, 9, 1000):
         everything = np.arange(limit)
-        assert np.array_equal(unpack_indices(pack_indices(everything, limit), limit, limit), everything)
+        assert np.array_equal(
+            unpack_indices(pack_indices(everything, limit), limit, limit), everything
+        )
         assert pack_indices(indices(), limit) == b""
         assert unpack_indices(b"", 0, limit).tolist() == []
     for index in (0, 12345, 2**40 - 1):
@@ -57,7 +69,9 @@ def test_all_none_and_one_of_very_many():
 
 def test_about_two_bits_an_index_above_the_bound():
     for limit, count in ((10**6, 1000), (10**6, 50_000), (36_864, 67)):
-        bound = math.log2(limit / count) + math.log2(math.e)  # log2 of how many such sets there are, an index
+        bound = math.log2(limit / count) + math.log2(
+            math.e
+        )  # log2 of how many such sets there are, an index
         assert 8 * index_bytes(count, limit) / count < bound + 0.8
 
 

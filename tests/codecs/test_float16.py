@@ -22,7 +22,14 @@ def test_by_hand():
 
 @pytest.mark.parametrize(
     ("top", "scale"),
-    [(0.0, 0.0), (1.0, 2.0**-14), (1.99, 2.0**-14), (2.0, 2.0**-13), (1e-45, 2.0**-126), (9e19, 2.0**52)],
+    [
+        (0.0, 0.0),
+        (1.0, 2.0**-14),
+        (1.99, 2.0**-14),
+        (2.0, 2.0**-13),
+        (1e-45, 2.0**-126),
+        (9e19, 2.0**52),
+    ],
 )
 def test_scale(top, scale):
     assert power_of_two(top) == scale
@@ -38,14 +45,18 @@ def test_eleven_bits_within_28_binades_of_the_largest(values, exponent):
     Float16().check(packet)
     lost = (Float16().decode(packet, NONE, seed=0).double() - x.double()).abs()
     # Half of the last of eleven bits, and below that range half of float16's smallest number.
-    assert (lost <= torch.maximum(x.double().abs() * 2.0**-11, x.double().abs().max() * 2.0**-38)).all()
+    assert (
+        lost <= torch.maximum(x.double().abs() * 2.0**-11, x.double().abs().max() * 2.0**-38)
+    ).all()
 
 
 def test_small_updates_keep_their_bits():
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 1e-7
     decoded = Float16().decode(Float16().encode(x, NONE, 16, seed=0), NONE, seed=0)
     assert ((decoded - x).abs() <= x.abs() * 2.0**-11).all()
-    assert not torch.allclose(x.half().float(), x, rtol=0.01, atol=0)  # as they would not by themselves
+    assert not torch.allclose(
+        x.half().float(), x, rtol=0.01, atol=0
+    )  # as they would not by themselves
 
 
 @pytest.mark.parametrize("top", [1e-45, 1e-40, 9.9e19])
@@ -53,12 +64,16 @@ def test_the_ends_of_float32(top):
     x = torch.tensor([top, -top / 2, 0.0])
     packet = Float16().encode(x, NONE, 16, seed=0)
     Float16().check(packet)
-    assert Float16().decode(packet, NONE, seed=0).tolist() == pytest.approx(x.tolist(), rel=2e-3, abs=2e-45)
+    assert Float16().decode(packet, NONE, seed=0).tolist() == pytest.approx(
+        x.tolist(), rel=2e-3, abs=2e-45
+    )
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2e20])
 def test_an_update_that_no_receiver_takes_is_refused(bad):
-    with pytest.raises(UpdateError, match=r"float16 cannot code an update that is not finite or above 1e\+20"):
+    with pytest.raises(
+        UpdateError, match=r"float16 cannot code an update that is not finite or above 1e\+20"
+    ):
         Float16().encode(torch.tensor([0.0, bad]), NONE, 16, seed=0)
 
 
@@ -70,8 +85,14 @@ def test_an_update_that_no_receiver_takes_is_refused(bad):
         ({"code": bytes(5)}, "2 float16 values take 4 bytes, not 5"),
         ({"code": struct.pack("<2e", 1, math.nan)}, "a float16 packet carries nan"),
         ({"code": struct.pack("<2e", 1, math.inf)}, "a float16 packet carries inf"),
-        ({"code": struct.pack("<2e", 1, -math.inf), "side": (0.0,)}, "a float16 packet carries inf"),
-        ({"code": struct.pack("<2e", 1, -3), "side": (5e19,)}, "carries 3.0 times 5e+19; values must be finite and at"),
+        (
+            {"code": struct.pack("<2e", 1, -math.inf), "side": (0.0,)},
+            "a float16 packet carries inf",
+        ),
+        (
+            {"code": struct.pack("<2e", 1, -3), "side": (5e19,)},
+            "carries 3.0 times 5e+19; values must be finite and at",
+        ),
     ],
 )
 def test_check_refuses_damaged_packets(change, text):

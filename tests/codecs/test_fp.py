@@ -36,18 +36,24 @@ def test_four_bits_by_hand():
     packet = Fp().encode(x, NONE, 4, seed=0)
     assert packet.side == (6.0,)
     assert unpack(packet.code, 4, 8).tolist() == [14, 7, 8, 6, 11, 12, 14, 1]
-    assert Fp().decode(packet, NONE, seed=0).tolist() == pytest.approx([6, 0, 0.5, -0.5, 2, 3, 6, -4])
+    assert Fp().decode(packet, NONE, seed=0).tolist() == pytest.approx(
+        [6, 0, 0.5, -0.5, 2, 3, 6, -4]
+    )
 
 
 @pytest.mark.parametrize(("bits", "code"), [(2, b"\x03"), (4, b"\x0f")])
 def test_the_second_zero_is_refused(bits, code):
-    with pytest.raises(MessageError, match=f"a fp packet has code {2**bits - 1}; its {2**bits - 1} levels end at"):
+    with pytest.raises(
+        MessageError, match=f"a fp packet has code {2**bits - 1}; its {2**bits - 1} levels end at"
+    ):
         Fp().check(Packet(code, (1.0,), bits, 1, own_scale=True))
 
 
 def test_settings():
     assert Fp().rates == {1, 2, 4}
-    with pytest.raises(ConfigError, match='fp table = "e4m3" is unknown; it is "e2m1" or "bitsandbytes"'):
+    with pytest.raises(
+        ConfigError, match='fp table = "e4m3" is unknown; it is "e2m1" or "bitsandbytes"'
+    ):
         Fp(table="e4m3")
     with pytest.raises(ConfigError, match='fp scale = "max" is unknown'):
         Fp(scale="max")

@@ -104,14 +104,18 @@ def test_the_fitted_scale_is_the_best_multiple_of_the_std():
 def test_a_constant_update_is_not_lost(scale):
     codec = Odd(scale=scale)
     packet = codec.encode(torch.full((5,), 0.25), NONE, 2, seed=0)
-    assert packet.side == pytest.approx((0.25 * (1 if scale == "std" else best_scale(codec.levels(2))),))
+    assert packet.side == pytest.approx(
+        (0.25 * (1 if scale == "std" else best_scale(codec.levels(2))),)
+    )
     assert codec.decode(packet, NONE, seed=0).min() > 0
 
 
 @pytest.mark.parametrize("scale", ["absmax", "mean", "norm", "std", "fitted"])
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
 def test_each_group_is_coded_as_if_alone(scale, rounding):
-    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * torch.tensor([[1.0], [0.0], [100.0]])
+    x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * torch.tensor(
+        [[1.0], [0.0], [100.0]]
+    )
     channels, blocks = (Odd(scale, rounding, scales, 4) for scales in ("channel", "block"))
     packet = channels.encode(x, NONE, 2, seed=5)
     assert (packet.rows, packet.side[1]) == (3, 0.0)
@@ -124,7 +128,9 @@ def test_each_group_is_coded_as_if_alone(scale, rounding):
     assert packet.side[0] == pytest.approx(first.side[0], rel=1e-6)
     assert torch.allclose(decoded[0], alone.decode(first, NONE, seed=5))
     if rounding == "nearest":  # later groups have other draws
-        assert torch.allclose(decoded[2], alone.decode(alone.encode(x[2], NONE, 2, seed=5), NONE, seed=5))
+        assert torch.allclose(
+            decoded[2], alone.decode(alone.encode(x[2], NONE, 2, seed=5), NONE, seed=5)
+        )
 
 
 @pytest.mark.parametrize(
@@ -155,9 +161,14 @@ def test_settings():
     assert not Odd().unbiased
     with pytest.raises(ConfigError, match="odd has no 3-bit rate; it offers 2"):
         Odd().encode(torch.ones(1), NONE, 3, seed=0)
-    with pytest.raises(ConfigError, match='odd scale = "max" is unknown; it is one of absmax, mean, norm, std, fitted'):
+    with pytest.raises(
+        ConfigError,
+        match='odd scale = "max" is unknown; it is one of absmax, mean, norm, std, fitted',
+    ):
         Odd(scale="max")
-    with pytest.raises(ConfigError, match='odd rounding = "up" is unknown; it is one of nearest, stochastic'):
+    with pytest.raises(
+        ConfigError, match='odd rounding = "up" is unknown; it is one of nearest, stochastic'
+    ):
         Odd(rounding="up")
     with pytest.raises(ConfigError, match='odd scales = "row" is unknown'):
         Odd(scales="row")

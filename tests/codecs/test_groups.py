@@ -30,7 +30,10 @@ def deviation(rows):
         (largest, [4, 3, 5, 2]),
         (mean_magnitude, [3.5, 2, 5, 2]),
         (norm, [5, math.sqrt(10), math.sqrt(50), 2]),
-        (deviation, [math.sqrt(24.5), math.sqrt(2), 0, 2]),  # deviations +-3.5 and +-1; a single one has |x|
+        (
+            deviation,
+            [math.sqrt(24.5), math.sqrt(2), 0, 2],
+        ),  # deviations +-3.5 and +-1; a single one has |x|
         (self_scale, [math.sqrt(24.5), math.sqrt(2), 5, 2]),  # equal ones have |x| too
     ],
 )
@@ -47,7 +50,11 @@ def test_statistics_of_blocks_by_hand(statistic, expected):
 def test_statistics_of_hardly_anything(statistic):
     whole = make_groups(0, 1, "tensor", 64)
     assert whole.measure(np.zeros(0, np.float32), statistic).tolist() == [0.0]
-    for groups in (make_groups(6, 1, "tensor", 64), make_groups(6, 2, "channel", 64), make_groups(6, 1, "block", 4)):
+    for groups in (
+        make_groups(6, 1, "tensor", 64),
+        make_groups(6, 2, "channel", 64),
+        make_groups(6, 1, "block", 4),
+    ):
         assert groups.measure(np.zeros(6, np.float32), statistic).tolist() == [0.0] * groups.count
 
 
@@ -75,7 +82,8 @@ def test_groups_follow_from_size_and_settings(numel, rows, scales, block, expect
 
 
 @pytest.mark.parametrize(
-    ("shape", "rows"), [((), 1), ((5,), 1), ((5, 2), 5), ((5, 2, 3, 3), 5), ((1, 7), 1), ((0, 3), 1), ((3, 0), 1)]
+    ("shape", "rows"),
+    [((), 1), ((5,), 1), ((5, 2), 5), ((5, 2, 3, 3), 5), ((1, 7), 1), ((0, 3), 1), ((3, 0), 1)],
 )
 def test_rows_are_output_channels(shape, rows):
     assert rows_of(shape) == rows
@@ -83,9 +91,13 @@ def test_rows_are_output_channels(shape, rows):
 
 def test_what_is_refused():
     check_scales("uq", "block", 2)
-    with pytest.raises(ConfigError, match='uq scales = "rows" is unknown; it is "tensor", "channel" or "block"'):
+    with pytest.raises(
+        ConfigError, match='uq scales = "rows" is unknown; it is "tensor", "channel" or "block"'
+    ):
         check_scales("uq", "rows", 64)
-    with pytest.raises(ConfigError, match="uq block = 0 is out of range; a block has 2 to 1048576 elements"):
+    with pytest.raises(
+        ConfigError, match="uq block = 0 is out of range; a block has 2 to 1048576 elements"
+    ):
         check_scales("uq", "tensor", 0)
     check_sides("uq", (1.0, 2.0), Groups(2, 4))
     with pytest.raises(MessageError, match=r"a uq packet has 2 side value\(s\), its scales, not 1"):

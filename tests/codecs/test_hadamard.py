@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from fedwsq.codecs.hadamard import blocks, hadamard, padded, random_signs, rotate, slice_count, unrotate
+from fedwsq.codecs.hadamard import (
+    blocks,
+    hadamard,
+    padded,
+    random_signs,
+    rotate,
+    slice_count,
+    unrotate,
+)
 
 LENGTHS = [*range(301), 2047, 4032, 4033, 4095, 4096, 4097, 8191, 10_000, 3 * 4096 + 2048 + 64 + 1]
 
@@ -15,7 +23,10 @@ def draw(*shape, seed=0):
 
 def signs(numel, seed):
     """Both rows of random signs, in float64: the bits of each byte from the lowest on, a set one for -1."""
-    return [1.0 - 2 * np.ravel(row[:, None] >> np.arange(8) & 1) for row in random_signs(padded(numel), seed)]
+    return [
+        1.0 - 2 * np.ravel(row[:, None] >> np.arange(8) & 1)
+        for row in random_signs(padded(numel), seed)
+    ]
 
 
 def by_halves(x):
@@ -29,7 +40,9 @@ def by_halves(x):
 @pytest.mark.parametrize("size", [2**k for k in range(11)])
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_butterflies_are_the_matrix(size, count):
-    rows = np.random.default_rng(size).integers(-99, 100, (count, size)).astype(np.float32)  # sums are exact
+    rows = (
+        np.random.default_rng(size).integers(-99, 100, (count, size)).astype(np.float32)
+    )  # sums are exact
     expected = rows @ scipy.linalg.hadamard(size).astype(np.float32)
     hadamard(rows)
     assert np.array_equal(rows, expected)
@@ -51,12 +64,19 @@ def test_a_slice_is_multiplied_by_the_matrix_it_should_be(numel):
 
 
 def test_many_slices_are_each_multiplied_by_their_own():
-    numel = 70 * 4096 + 2048 + 128 + 9  # three blocks of whole slices, then 2048, 128 and a padded 64
+    numel = (
+        70 * 4096 + 2048 + 128 + 9
+    )  # three blocks of whole slices, then 2048, 128 and a padded 64
     x = draw(numel)
-    first, second = (np.split(row, bounds) for bounds in [slice_bounds(numel)] for row in signs(numel, seed=3))
+    first, second = (
+        np.split(row, bounds) for bounds in [slice_bounds(numel)] for row in signs(numel, seed=3)
+    )
     pieces = np.split(np.pad(x, (0, padded(numel) - numel)).astype(np.float64), slice_bounds(numel))
     assert [len(piece) for piece in pieces] == [4096] * 70 + [2048, 128, 64]
-    expected = [by_halves(by_halves(p * a) * b) / len(p) for p, a, b in zip(pieces, first, second, strict=True)]
+    expected = [
+        by_halves(by_halves(p * a) * b) / len(p)
+        for p, a, b in zip(pieces, first, second, strict=True)
+    ]
     np.testing.assert_allclose(rotate(x, seed=3), np.concatenate(expected), atol=2e-5)
 
 
@@ -94,7 +114,9 @@ def check_round_trip(numel):
     rotated = rotate(x, seed=numel)
     assert np.array_equal(x, before)
     assert (rotated.shape, rotated.dtype) == ((padded(numel),), np.float32)
-    assert np.square(rotated, dtype=np.float64).sum() == pytest.approx(np.square(x, dtype=np.float64).sum(), rel=1e-6)
+    assert np.square(rotated, dtype=np.float64).sum() == pytest.approx(
+        np.square(x, dtype=np.float64).sum(), rel=1e-6
+    )
     back = unrotate(rotated, numel, seed=numel)
     assert back.shape == (numel,)
     # Of a slice's rounding errors each element gets its share: a few ulps of the rms, not of the element.

@@ -33,7 +33,9 @@ def values_around(edges, scale, numel, seed=0):
     """Normal values with odd ones among them, and some exactly on an edge."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=numel).astype(np.float32) * scale
-    special = np.concatenate([np.float32(ODD), edges * scale, np.nextafter(edges, np.float32(9)) * scale])
+    special = np.concatenate(
+        [np.float32(ODD), edges * scale, np.nextafter(edges, np.float32(9)) * scale]
+    )
     where = rng.random(numel) < 0.3
     x[where] = rng.choice(special, where.sum())
     return x
@@ -113,7 +115,9 @@ def test_values_of_every_table(name):
     bits, table = TABLES[name]
     q = tables(table)[0]
     numel = 2**bits * 5 + 3
-    codes = (np.arange(numel) % 2**bits).astype(np.uint8)  # with those that have no level: the last one's
+    codes = (np.arange(numel) % 2**bits).astype(
+        np.uint8
+    )  # with those that have no level: the last one's
     packet = Packet(pack(torch.from_numpy(codes), bits), (), bits, numel)
     expected = q[np.minimum(codes, len(q) - 1)] * np.float32(0.7) * np.float32(0.3)
     assert same_bits(look_up(packet, bits, q, (0.7,), Groups(1, numel), 0.3).numpy(), expected)
@@ -125,7 +129,9 @@ def test_values_of_every_table(name):
 @pytest.mark.parametrize("rows", [1, 3])
 def test_moments_at_every_length(rows):
     for numel in [*LENGTHS[1:], 511, 512, 513, 40_000, 131_072 + 5]:
-        x = values_around(np.float32([1]), np.float32(1e-3), rows * numel, numel).reshape(rows, numel)
+        x = values_around(np.float32([1]), np.float32(1e-3), rows * numel, numel).reshape(
+            rows, numel
+        )
         x[np.abs(x) > 1e30] = 1e-3
         assert same_bits(moments(x), in_numpy(lambda x=x: moments(x))), numel
 
@@ -161,9 +167,26 @@ def test_what_is_not_finite_is_refused(bad):
 
 CASES = [
     *((Danuq(levels=kind), bits) for kind in LEVEL_KINDS for bits in (1, 2, 4)),
-    *((Danuq(scales="block", block=60), 2), (Danuq(scales="channel"), 4), (Danuq(scale_init="calibrate"), 1)),
-    *((Nf(), 4), (Nf(scales="block"), 2), (Nf(rounding="stochastic"), 4), (Fp(scale="fitted"), 4), (Sign(), 1)),
-    *((Danuq8(), 8), (Danuq8(scales="channel"), 8), (Uq(), 4), (Uq(rounding="nearest"), 2), (Eden(), 1), (Eden(), 4)),
+    *(
+        (Danuq(scales="block", block=60), 2),
+        (Danuq(scales="channel"), 4),
+        (Danuq(scale_init="calibrate"), 1),
+    ),
+    *(
+        (Nf(), 4),
+        (Nf(scales="block"), 2),
+        (Nf(rounding="stochastic"), 4),
+        (Fp(scale="fitted"), 4),
+        (Sign(), 1),
+    ),
+    *(
+        (Danuq8(), 8),
+        (Danuq8(scales="channel"), 8),
+        (Uq(), 4),
+        (Uq(rounding="nearest"), 2),
+        (Eden(), 1),
+        (Eden(), 4),
+    ),
 ]
 
 
@@ -189,7 +212,11 @@ def test_codecs_give_the_same_bytes_without_kernels():
 def python(program, folder, **environment):
     """A Python of its own; what it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, env=os.environ | environment, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=folder,
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -222,7 +249,11 @@ print(kernels.usable(2**16), kernels.survey(numpy.float32([3, -4, 1]), 3).tolist
 def test_a_cache_that_cannot_be_written_or_is_damaged_does_no_harm(tmp_path):
     shutil.copy(kernels.__file__, tmp_path / "kernels.py")
     cache, expected = tmp_path / "__pycache__", "True [[4.0, -9.0, 53.0]]"
-    nowhere = {"HOME": "/proc/none", "XDG_CACHE_HOME": "/proc/none", "NUMBA_CACHE_DIR": "/proc/none"}
+    nowhere = {
+        "HOME": "/proc/none",
+        "XDG_CACHE_HOME": "/proc/none",
+        "NUMBA_CACHE_DIR": "/proc/none",
+    }
     cache.touch()  # a file where the folder would be
     assert python(ALONE, tmp_path, PYTHONDONTWRITEBYTECODE="1", **nowhere) == expected
     cache.unlink()
@@ -257,7 +288,9 @@ def test_lengths_that_do_not_match_never_reach_the_loops():
         Sign().decode(packet._replace(numel=16), torch.empty(0), 0)
 
 
-@pytest.mark.parametrize("name", [name for name, codec in CODECS.items() if hasattr(codec(), "_edges")])
+@pytest.mark.parametrize(
+    "name", [name for name, codec in CODECS.items() if hasattr(codec(), "_edges")]
+)
 @pytest.mark.parametrize("rounding", ["stochastic", "nearest"])
 @pytest.mark.parametrize("scales", ["tensor", "channel", "block"])
 def test_rounding_by_chance_and_by_arithmetic_gives_the_bits_of_numpy(name, rounding, scales):
@@ -267,7 +300,9 @@ def test_rounding_by_chance_and_by_arithmetic_gives_the_bits_of_numpy(name, roun
         for numel in (1, 2, 9, 1023, 1025, 3000):
             rng = np.random.default_rng(numel)
             x = rng.normal(size=numel).astype(np.float32)
-            x = np.where(rng.random(numel) < 0.3, rng.choice(np.float32(codec.levels(bits)), numel), x)
+            x = np.where(
+                rng.random(numel) < 0.3, rng.choice(np.float32(codec.levels(bits)), numel), x
+            )
             x = torch.from_numpy(x)
             x[: numel // 3] = 0
             x = x.reshape(3, -1) if numel % 3 == 0 else x

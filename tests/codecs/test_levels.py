@@ -6,7 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedwsq.codecs.levels import LEVEL_KINDS, edges, levels, normal_bias, normal_entropy, normal_error, widths
+from fedwsq.codecs.levels import (
+    LEVEL_KINDS,
+    edges,
+    levels,
+    normal_bias,
+    normal_entropy,
+    normal_error,
+    widths,
+)
 from fedwsq.core.errors import ConfigError
 
 WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
@@ -39,7 +47,11 @@ def one_sided_cost(q):
     q = (0.0, *q)
     u = [math.nan] + [(a + b) / 2 for a, b in pairwise(q)]
     root = math.sqrt(2 / math.pi)
-    cost = (q[-1] ** 2 + 1) / 2 - root * q[1] * math.exp(-(u[1] ** 2) / 2) - q[1] ** 2 * math.erf(u[1] / 2**0.5) / 2
+    cost = (
+        (q[-1] ** 2 + 1) / 2
+        - root * q[1] * math.exp(-(u[1] ** 2) / 2)
+        - q[1] ** 2 * math.erf(u[1] / 2**0.5) / 2
+    )
     for r in range(1, len(q) - 1):
         cost += root * (q[r] - q[r + 1]) * math.exp(-(u[r + 1] ** 2) / 2)
         cost += (q[r] ** 2 - q[r + 1] ** 2) * math.erf(u[r + 1] / 2**0.5) / 2
@@ -58,7 +70,9 @@ def test_optimal_levels_match_the_worked_ones(bits):
     assert found == pytest.approx(expected["levels"], abs=1e-9, rel=0)
     assert normal_error(found) == pytest.approx(expected["mse"], rel=1e-9)
     assert normal_bias(found) == pytest.approx(expected["bias"], abs=1e-12)
-    assert normal_error(levels(bits, "lloyd-max")) == pytest.approx(expected["lloyd_max_mse"], rel=1e-9)
+    assert normal_error(levels(bits, "lloyd-max")) == pytest.approx(
+        expected["lloyd_max_mse"], rel=1e-9
+    )
 
 
 @pytest.mark.parametrize(("bits", "kind"), EVERY)
@@ -78,7 +92,9 @@ def test_every_free_level_is_the_centroid_of_its_cell(bits, kind):
     for level, (a, b) in zip(q, pairwise((-14.0, *edges(q), 14.0)), strict=True):
         if level:
             mass = integrate(density, a, b)
-            assert integrate(lambda x: x * density(x), a, b) / mass == pytest.approx(level, abs=1e-10, rel=0)
+            assert integrate(lambda x: x * density(x), a, b) / mass == pytest.approx(
+                level, abs=1e-10, rel=0
+            )
 
 
 def test_one_bit_is_half_normal_mean():
@@ -95,8 +111,12 @@ def test_lloyd_max_is_max_1960_table_one():
 
 
 def test_published_constants_against_the_optimum():
-    largest = {bits: max(abs(np.subtract(levels(bits), levels(bits, "optimal")))) for bits in (1, 2, 4)}
-    assert largest == pytest.approx({int(bits): gap for bits, gap in WORKED["danuq.maxdiff_code"].items()}, abs=1e-9)
+    largest = {
+        bits: max(abs(np.subtract(levels(bits), levels(bits, "optimal")))) for bits in (1, 2, 4)
+    }
+    assert largest == pytest.approx(
+        {int(bits): gap for bits, gap in WORKED["danuq.maxdiff_code"].items()}, abs=1e-9
+    )
     # 1 and 2 bits agree to the four published decimals (1.7241 was rounded up to 1.7242); 4 bits do not.
     assert largest[1] < 5e-5
     assert largest[2] < 1e-4
@@ -111,7 +131,9 @@ def test_published_constants_cost_what_they_should(bits):
 
 
 def test_one_sided_cost_is_the_integral_it_claims_to_be():
-    assert one_sided_cost((0.7, 1.5, 2.2)) == pytest.approx(WORKED["danuq.eq_check"]["quad"], abs=1e-14)
+    assert one_sided_cost((0.7, 1.5, 2.2)) == pytest.approx(
+        WORKED["danuq.eq_check"]["quad"], abs=1e-14
+    )
     q = (-2.2, -1.5, -0.7, 0.0, 0.7, 1.5, 2.2)
     assert 2 * one_sided_cost((0.7, 1.5, 2.2)) == pytest.approx(
         expectation(lambda x, level: (x - level) ** 2, q), abs=1e-14
@@ -132,16 +154,24 @@ def test_optimal_is_a_minimum_of_the_papers_cost(bits):
 def test_the_published_4_bit_sides_cost_more_than_the_optimum():
     published, optimal = sides(levels(4)), sides(levels(4, "optimal"))
     found = dict(
-        zip(("pub_pos", "pub_neg", "opt_pos", "opt_neg"), map(one_sided_cost, published + optimal), strict=True)
+        zip(
+            ("pub_pos", "pub_neg", "opt_pos", "opt_neg"),
+            map(one_sided_cost, published + optimal),
+            strict=True,
+        )
     )
     assert found == pytest.approx(WORKED["danuq.side_cost"], rel=1e-11)
-    assert sum(map(one_sided_cost, optimal)) == pytest.approx(normal_error(levels(4, "optimal")), rel=1e-12)
+    assert sum(map(one_sided_cost, optimal)) == pytest.approx(
+        normal_error(levels(4, "optimal")), rel=1e-12
+    )
 
 
 @pytest.mark.parametrize(("bits", "kind"), EVERY)
 def test_error_bias_and_entropy_match_quadrature(bits, kind):
     q = levels(bits, kind)
-    assert normal_error(q) == pytest.approx(expectation(lambda x, level: (x - level) ** 2, q), rel=1e-9)
+    assert normal_error(q) == pytest.approx(
+        expectation(lambda x, level: (x - level) ** 2, q), rel=1e-9
+    )
     assert normal_bias(q) == pytest.approx(expectation(lambda x, level: level, q), abs=1e-13)
     masses = [integrate(density, a, b) for a, b in pairwise((-14.0, *edges(q), 14.0))]
     assert normal_entropy(q) == pytest.approx(-sum(p * math.log2(p) for p in masses), rel=1e-10)

@@ -50,7 +50,9 @@ def test_bits_count_the_code_and_four_bytes_a_side_value():
     assert measure(Float32(), 32, x).bits_per_parameter == 32
     assert measure(Danuq(), 4, x).bits_per_parameter == pytest.approx((500 + 4) * 8 / 1000)
     # 1000 elements are 16 blocks of 64
-    assert measure(Uq(scales="block"), 2, x).bits_per_parameter == pytest.approx((250 + 64) * 8 / 1000)
+    assert measure(Uq(scales="block"), 2, x).bits_per_parameter == pytest.approx(
+        (250 + 64) * 8 / 1000
+    )
 
 
 def test_the_error_is_relative_and_times_are_taken():

@@ -63,13 +63,19 @@ def test_nf_and_fp(codec, bits):
     best, at_best, at_std, at_absmax = FIXED[codec, bits]
     cls, table = type(codec), {"table": codec.table} if isinstance(codec, Fp) else {}
     assert best_scale(codec.levels(bits)) == pytest.approx(best, rel=1e-6)
-    assert error(cls(scale="fitted", scales="channel", **table), draws(), bits) == pytest.approx(at_best, rel=0.01)
-    assert error(cls(scale="std", scales="channel", **table), draws(), bits) == pytest.approx(at_std, rel=0.01)
+    assert error(cls(scale="fitted", scales="channel", **table), draws(), bits) == pytest.approx(
+        at_best, rel=0.01
+    )
+    assert error(cls(scale="std", scales="channel", **table), draws(), bits) == pytest.approx(
+        at_std, rel=0.01
+    )
     at_most = error(cls(scales="channel", **table), draws_with_the_expected_maximum(), bits)
     assert at_most == pytest.approx(at_absmax, rel=0.03)
 
 
-@pytest.mark.parametrize(("rounding", "bits"), [(rounding, bits) for rounding in UQ for bits in UQ[rounding]])
+@pytest.mark.parametrize(
+    ("rounding", "bits"), [(rounding, bits) for rounding in UQ for bits in UQ[rounding]]
+)
 def test_uq(rounding, bits):
     found = error(Uq(rounding=rounding, scales="channel"), draws_with_the_expected_maximum(), bits)
     # The table counts normal values beyond the maximum, which no draw has: 1.5 % of it at 8 bits.
@@ -85,12 +91,19 @@ def test_absmax_of_draws_as_they_come():
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 6, 8])
 def test_danuq(bits):
     worked, one = WORKED["danuq"][str(bits)], torch.ones(1)
-    assert error(Danuq(levels="optimal"), draws(), bits, one) == pytest.approx(worked["mse"], rel=0.01)
-    assert error(Danuq(levels="lloyd-max"), draws(), bits, one) == pytest.approx(worked["lloyd_max_mse"], rel=0.01)
+    assert error(Danuq(levels="optimal"), draws(), bits, one) == pytest.approx(
+        worked["mse"], rel=0.01
+    )
+    assert error(Danuq(levels="lloyd-max"), draws(), bits, one) == pytest.approx(
+        worked["lloyd_max_mse"], rel=0.01
+    )
     if bits in (1, 2, 4):
         expected = WORKED["danuq.mse_code"][str(bits)][0]
         assert error(Danuq(), draws(), bits, one) == pytest.approx(expected, rel=0.01)
-        for codec in (Danuq(scales="channel"), Danuq(scale_init="calibrate", scales="channel", dequantize="own")):
+        for codec in (
+            Danuq(scales="channel"),
+            Danuq(scale_init="calibrate", scales="channel", dequantize="own"),
+        ):
             assert error(codec, draws(), bits) == pytest.approx(expected, rel=0.01)
 
 
@@ -109,4 +122,6 @@ def test_a_band_limits_what_a_scale_that_is_off_costs():
 
 def test_one_bit_and_eight():
     assert error(Sign(scales="channel"), draws(), 1) == pytest.approx(0.36338023, rel=0.01)
-    assert error(Danuq8(scale="fitted", scales="channel"), draws(), 8) == pytest.approx(4.118695e-05, rel=0.01)
+    assert error(Danuq8(scale="fitted", scales="channel"), draws(), 8) == pytest.approx(
+        4.118695e-05, rel=0.01
+    )

@@ -17,7 +17,9 @@ def bit_string_reference(codes, bits):
 
 
 def random_codes(bits, count, seed=0):
-    return torch.randint(2**bits, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        2**bits, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed)
+    )
 
 
 @pytest.mark.parametrize("bits", WIDTHS)
@@ -43,7 +45,9 @@ def test_round_trip_at_every_length(bits):
 
 def test_layout_by_hand():
     # 1 | 0 << 1 | 1 << 2 | 1 << 3 = 0b1101, and one more bit in a second byte.
-    assert pack(torch.tensor([1, 0, 1, 1, 0, 0, 0, 0, 1], dtype=torch.uint8), 1) == bytes([0b1101, 0b1])
+    assert pack(torch.tensor([1, 0, 1, 1, 0, 0, 0, 0, 1], dtype=torch.uint8), 1) == bytes(
+        [0b1101, 0b1]
+    )
     # 3 | 0 << 2 | 1 << 4 | 2 << 6 = 3 + 16 + 128.
     assert pack(torch.tensor([3, 0, 1, 2], dtype=torch.uint8), 2) == bytes([147])
     # 5 | 7 << 3 | (1 & 3) << 6 = 5 + 56 + 64; what remains of 1 is 0, then 6 << 1 = 12.
@@ -72,7 +76,10 @@ def test_packing_leaves_its_input_alone():
 def test_wrong_length_is_refused(bits, count, change):
     size = packed_bytes(count, bits) + change
     if size >= 0:
-        with pytest.raises(MessageError, match=f"{count} codes of {bits} bits take {size - change} bytes, not {size}"):
+        with pytest.raises(
+            MessageError,
+            match=f"{count} codes of {bits} bits take {size - change} bytes, not {size}",
+        ):
             unpack(bytes(size), bits, count)
 
 

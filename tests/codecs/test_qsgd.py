@@ -24,7 +24,11 @@ def codes(packet):
     [
         (2, [1, 1, 1, 2], [0.0, 0.0, 0.0, 0.48476798574163293]),  # s = 1
         # s = 7: 7 |x| / n = 1.44, 5.78, 0.72, 3.61; the draws lift 0.44, 0.72 and 0.61
-        (4, [9, 2, 8, 11], [0.13850513878332368, -0.3462628469583092, 0.06925256939166184, 0.27701027756664737]),
+        (
+            4,
+            [9, 2, 8, 11],
+            [0.13850513878332368, -0.3462628469583092, 0.06925256939166184, 0.27701027756664737],
+        ),
     ],
 )
 def test_worked_codes_and_values(bits, expected_codes, expected):
@@ -50,13 +54,19 @@ def test_levels_are_signed_multiples_of_the_norm(bits):
 def test_zeros_and_a_single_value_are_exact():
     x = torch.tensor([0.0, -3.0, 0.0])
     for bits in range(2, 9):
-        assert all(torch.equal(Qsgd().decode(Qsgd().encode(x, NONE, bits, k), NONE, k), x) for k in range(20))
+        assert all(
+            torch.equal(Qsgd().decode(Qsgd().encode(x, NONE, bits, k), NONE, k), x)
+            for k in range(20)
+        )
 
 
 def test_a_norm_that_was_rounded_down_leads_to_no_further_level():
     beyond = np.nextafter(np.float32([1, -1]), np.float32([2, -2]))
     for bits in range(2, 9):
-        assert quantize_magnitude(beyond, bits, np.zeros(2, np.float32)).tolist() == [2**bits - 2, 0]
+        assert quantize_magnitude(beyond, bits, np.zeros(2, np.float32)).tolist() == [
+            2**bits - 2,
+            0,
+        ]
 
 
 def test_nearest_rounds_each_magnitude():
@@ -66,7 +76,9 @@ def test_nearest_rounds_each_magnitude():
     ratios = x / x.abs().max()
     nearest = (ratios[:, None] - torch.tensor(codec.levels(4))).abs().argmin(1)
     assert codes(packet) == nearest.tolist()
-    tie = codec.encode(torch.tensor([2.0, 1.0, -1.0]), NONE, 2, seed=0)  # halfway between 0 and +-2: 0
+    tie = codec.encode(
+        torch.tensor([2.0, 1.0, -1.0]), NONE, 2, seed=0
+    )  # halfway between 0 and +-2: 0
     assert codes(tie) == [2, 1, 1]
 
 

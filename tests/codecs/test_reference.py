@@ -8,7 +8,22 @@ import torch
 from level_tables import at_every_size, in_numpy, level_tables  # noqa: F401
 
 from emulated_gpu import Gpu, every_gpu
-from fedwsq.codecs import CODECS, Danuq, Danuq8, Fp, Nf, Packet, Qsgd, Sign, Uq, base, grid, groups, kernels, reference
+from fedwsq.codecs import (
+    CODECS,
+    Danuq,
+    Danuq8,
+    Fp,
+    Nf,
+    Packet,
+    Qsgd,
+    Sign,
+    Uq,
+    base,
+    grid,
+    groups,
+    kernels,
+    reference,
+)
 from fedwsq.codecs.base import rows_of
 from fedwsq.codecs.grid import tables
 from fedwsq.codecs.groups import Groups, make_groups
@@ -17,7 +32,13 @@ from fedwsq.codecs.packing import pack, packed_bytes
 from fedwsq.core.errors import UpdateError
 
 LENGTHS = [0, 1, 2, 7, 8, 9, 1023, 1024, 1025, 5000]
-WIDTHS = (1, 2, 3, 4, 8)  # 3 stands for those whose codes cross bytes, for which there is no compiled loop
+WIDTHS = (
+    1,
+    2,
+    3,
+    4,
+    8,
+)  # 3 stands for those whose codes cross bytes, for which there is no compiled loop
 
 
 TABLES = level_tables(WIDTHS)
@@ -46,7 +67,9 @@ def values_on_edges(scales, edges, seed):
     beside = [np.nextafter(edges, np.float32(end)) for end in (-np.inf, np.inf)]
     ratios = rng.normal(size=len(scales)).astype(np.float32)
     where = rng.random(len(ratios)) < 0.7
-    ratios[where] = rng.choice(np.concatenate([edges, *beside, np.float32([0, -0.0, 1e30, -1e30])]), where.sum())
+    ratios[where] = rng.choice(
+        np.concatenate([edges, *beside, np.float32([0, -0.0, 1e30, -1e30])]), where.sum()
+    )
     return ratios * np.where(scales > 0, scales, np.float32(1))
 
 
@@ -87,17 +110,23 @@ def test_values_have_the_same_bits_in_every_implementation(bits, table):
             scales[2::3] = 0
             each = np.repeat(scales, cut.size)[:numel]
             expected = (q[np.minimum(codes, len(q) - 1)] * each * np.float32(weight)).tobytes()
-            found = reference.expand(packed, bits, *map(torch.from_numpy, (q, scales)), cut, numel, weight)
+            found = reference.expand(
+                packed, bits, *map(torch.from_numpy, (q, scales)), cut, numel, weight
+            )
             assert found.dtype == torch.float32
             assert found.numpy().tobytes() == expected, (numel, cut)
-            work = lambda s=scales, cut=cut, w=weight, p=packet: grid.look_up(p, bits, q, s, cut, w).numpy().tobytes()
+            work = lambda s=scales, cut=cut, w=weight, p=packet: (
+                grid.look_up(p, bits, q, s, cut, w).numpy().tobytes()
+            )
             assert work() == in_numpy(work) == expected, (numel, cut)
 
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_packing_is_that_of_the_wire(bits):
     for count in range(70):
-        codes = torch.randint(2**bits, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(count))
+        codes = torch.randint(
+            2**bits, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(count)
+        )
         packed = reference.pack(codes, bits)
         assert packed.numpy().tobytes() == pack(codes, bits)
         assert torch.equal(reference.unpack(packed, bits, count), codes)
@@ -111,7 +140,16 @@ def drawn():
     rng = np.random.default_rng(0)
     for numel in [*LENGTHS[1:], *range(10, 60), 20_000]:
         x = rng.normal(size=numel)
-        for values in (x, x * 1e-30, x * 1e18, x + 100, np.exp(2 * x), x**3, np.round(x), 1e-3 * np.sign(x)):
+        for values in (
+            x,
+            x * 1e-30,
+            x * 1e18,
+            x + 100,
+            np.exp(2 * x),
+            x**3,
+            np.round(x),
+            1e-3 * np.sign(x),
+        ):
             yield values.astype(np.float32)
 
 
@@ -138,7 +176,9 @@ def test_the_largest_is_exact_and_the_std_within_one_unit_in_the_last_place():
 def test_every_statistic_is_within_one_unit_in_the_last_place(name):
     for x in drawn():
         for cut in groups_of(len(x)):
-            found, expected = (grid.measure(values, cut, name, 1.25) for values in (torch.from_numpy(x), x))
+            found, expected = (
+                grid.measure(values, cut, name, 1.25) for values in (torch.from_numpy(x), x)
+            )
             assert found.dtype == np.float32
             assert ulps_apart(found, expected) <= (0 if name == "absmax" else 1)
 
@@ -150,7 +190,10 @@ def test_survey_by_hand():
     assert std.tolist() == pytest.approx([math.sqrt(13), 0, 2])
     assert std[1] == 0
     assert [x.tolist() for x in reference.survey(torch.empty(0), Groups(1, 0))] == [[0.0], [0.0]]
-    assert [x.tolist() for x in reference.survey(torch.tensor([-2.0]), Groups(1, 1))] == [[2.0], [2.0]]
+    assert [x.tolist() for x in reference.survey(torch.tensor([-2.0]), Groups(1, 1))] == [
+        [2.0],
+        [2.0],
+    ]
 
 
 @pytest.mark.parametrize("numel", [2, 100, 5000, 100_003])
@@ -178,7 +221,9 @@ VARIANTS = {
     "danuq-channel": Danuq(scales="channel"),
     "danuq-block": Danuq(scales="block", block=48, scale_init="calibrate"),
     **{
-        f"{codec.__name__.lower()}-{scale}-{scales}": codec(scale=scale, rounding="nearest", scales=scales, block=48)
+        f"{codec.__name__.lower()}-{scale}-{scales}": codec(
+            scale=scale, rounding="nearest", scales=scales, block=48
+        )
         for codec in (Danuq8, Fp, Nf, Sign)
         for scale in grid.OFFERS["scale"]
         for scales in ("tensor", "channel", "block")
@@ -192,10 +237,16 @@ BY_CHANCE = {  # and by arithmetic: rounded on the CPU
     "uq-block": Uq(scales="block"),
     "uq-nearest": Uq(rounding="nearest"),
 }
-OTHERS = {name: codec() for name, codec in CODECS.items() if name not in ("danuq", "danuq8", "fp", "nf", "sign")}
+OTHERS = {
+    name: codec()
+    for name, codec in CODECS.items()
+    if name not in ("danuq", "danuq8", "fp", "nf", "sign")
+}
 # Blocks stand for the other groups: there are many, and the last is shorter.
 ALL = (
-    {name: codec for name, codec in VARIANTS.items() if not name.endswith(("-tensor", "-channel"))} | BY_CHANCE | OTHERS
+    {name: codec for name, codec in VARIANTS.items() if not name.endswith(("-tensor", "-channel"))}
+    | BY_CHANCE
+    | OTHERS
 )
 each_variant = pytest.mark.parametrize("codec", VARIANTS.values(), ids=list(VARIANTS))
 each_codec = pytest.mark.parametrize("codec", ALL.values(), ids=list(ALL))
@@ -229,7 +280,10 @@ def test_every_tensor_that_is_not_on_the_cpu_takes_the_torch_path(codec, monkeyp
             start = torch.linspace(-1, 1, x.numel())
             with monkeypatch.context() as patch:
                 patch.setattr(base, "AS_ARRAYS", ())  # nothing is on the CPU any more
-                for module, names in ((kernels, ("quantize", "expand", "survey")), (grid, ("nearest", "unpack"))):
+                for module, names in (
+                    (kernels, ("quantize", "expand", "survey")),
+                    (grid, ("nearest", "unpack")),
+                ):
                     for name in names:
                         patch.delattr(module, name)  # nobody else can have done it
                 patch.delattr(groups, "moments")
@@ -258,7 +312,9 @@ def test_every_codec_takes_tensors_on_any_device(codec, device):
             back = out.cpu()
         codec.check(packet)
         require_same(packet, expected)
-        assert back.numpy().tobytes() == (start - codec.decode(packet, shared, seed)).numpy().tobytes()
+        assert (
+            back.numpy().tobytes() == (start - codec.decode(packet, shared, seed)).numpy().tobytes()
+        )
 
 
 @every_gpu
@@ -269,7 +325,9 @@ def test_the_quotient_is_a_division(device):
     assert len(apart) > 50
     with device() as gpu:
         for i in apart[:20]:  # on an edge, and so below it
-            one, each, edges = (gpu.move(torch.from_numpy(found)) for found in (x[[i]], scale, ratios[[i]]))
+            one, each, edges = (
+                gpu.move(torch.from_numpy(found)) for found in (x[[i]], scale, ratios[[i]])
+            )
             assert reference.quantize(one, Groups(1, 1), each, edges, 1).cpu().tolist() == [0]
 
 
@@ -293,7 +351,10 @@ def test_only_packed_bytes_and_scales_leave_the_device(codec):
 def test_what_is_not_finite_is_refused_there_too(codec, bad, device):
     x = torch.ones(20)
     x[13] = bad
-    with device() as gpu, pytest.raises(UpdateError, match="cannot code an update that is not finite"):
+    with (
+        device() as gpu,
+        pytest.raises(UpdateError, match="cannot code an update that is not finite"),
+    ):
         codec.encode(gpu.move(x), codec.init(20), rates_of(codec)[-1], 0)
 
 
@@ -308,5 +369,7 @@ def test_the_emulated_device_is_as_strict_as_a_real_one():
         with pytest.raises(RuntimeError, match="numpy"):
             x.numpy()
         many = torch.arange(1.0, 101)
-        assert not torch.equal((gpu.move(many) / 3.0).cpu(), many / 3.0)  # by reciprocal, as CUDA does
+        assert not torch.equal(
+            (gpu.move(many) / 3.0).cpu(), many / 3.0
+        )  # by reciprocal, as CUDA does
         assert torch.equal((gpu.move(many) / gpu.move(torch.tensor([3.0]))).cpu(), many / 3.0)

@@ -15,7 +15,11 @@ from fedwsq.core.seeds import derive
 from fedwsq.plan.build import dump_plan, make_plan
 
 NONE = torch.empty(0)
-INNER = {name: cls() for name, cls in CODECS.items() if name not in ("rotated", "eden", "float16", "float32")}
+INNER = {
+    name: cls()
+    for name, cls in CODECS.items()
+    if name not in ("rotated", "eden", "float16", "float32")
+}
 every_inner = pytest.mark.parametrize("inner", INNER.values(), ids=INNER)
 
 
@@ -47,9 +51,13 @@ def test_it_is_the_inner_codec_between_two_rotations(inner, numel):
     for rate in some_rates(codec):
         packet = codec.encode(x, shared, rate, seed=7)
         codec.check(packet)
-        inside = inner.encode(torch.from_numpy(rotate(x.numpy(), seed=7)), shared, rate, derive(7, "inner"))
+        inside = inner.encode(
+            torch.from_numpy(rotate(x.numpy(), seed=7)), shared, rate, derive(7, "inner")
+        )
         assert packet == inside._replace(numel=numel)
-        assert len(packet.code) <= codec.max_bytes(numel, rate) == inner.max_bytes(padded(numel), rate)
+        assert (
+            len(packet.code) <= codec.max_bytes(numel, rate) == inner.max_bytes(padded(numel), rate)
+        )
         assert len(packet.side) == codec.side_values(numel) == inner.side_values(padded(numel))
         expected = unrotate(inner.decode(inside, shared, derive(7, "inner")).numpy(), numel, seed=7)
         decoded = codec.decode(packet, shared, seed=7)
@@ -65,7 +73,9 @@ def test_rates_bias_and_learning_are_the_inner_codecs(inner):
     assert codec.rates == inner.rates
     assert codec.unbiased == inner.unbiased
     shared = codec.init(100)
-    sides = [codec.encode(draw(100, seed=k), shared, max(codec.rates), seed=k).side for k in range(3)]
+    sides = [
+        codec.encode(draw(100, seed=k), shared, max(codec.rates), seed=k).side for k in range(3)
+    ]
     assert torch.equal(codec.fold(shared, sides), inner.fold(shared, sides))
 
 
@@ -73,13 +83,19 @@ def test_the_shared_scale_follows_the_rms_of_the_update():
     codec, x = Rotated(Danuq(momentum=1.0)), student(50_000) * 0.02 + 0.01
     shared = codec.init(len(x))
     packet = codec.encode(x, shared, 4, seed=0)
-    assert codec.fold(shared, [packet.side]).item() == pytest.approx(x.square().mean().sqrt().item(), rel=1e-2)
+    assert codec.fold(shared, [packet.side]).item() == pytest.approx(
+        x.square().mean().sqrt().item(), rel=1e-2
+    )
 
 
 def test_channels_are_seen_by_the_outer_packet_alone():
     x = draw(6, 50)
     packet = Rotated(Uq(scales="block")).encode(x, NONE, 4, seed=0)
-    assert (packet.rows, packet.numel, len(packet.side)) == (6, 300, 5)  # 320 elements in blocks of 64
+    assert (packet.rows, packet.numel, len(packet.side)) == (
+        6,
+        300,
+        5,
+    )  # 320 elements in blocks of 64
     Rotated(Uq(scales="block")).check(packet)
 
 
@@ -150,7 +166,10 @@ def test_bad_updates_and_bad_packets_are_refused():
         ({}, Danuq()),
         ({"inner": "uq"}, Uq()),
         ({"inner": {"name": "uq"}}, Uq()),
-        ({"inner": {"name": "uq", "rounding": "nearest", "scales": "block"}}, Uq(rounding="nearest", scales="block")),
+        (
+            {"inner": {"name": "uq", "rounding": "nearest", "scales": "block"}},
+            Uq(rounding="nearest", scales="block"),
+        ),
         ({"inner": {"name": "topk", "values": "float32"}}, Topk("float32")),
     ],
 )

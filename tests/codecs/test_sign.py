@@ -25,7 +25,10 @@ def test_no_other_scale_is_nearer():
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     packet = Sign().encode(x, NONE, 1, seed=0)
     error = [
-        (x - Sign().decode(packet._replace(side=(packet.side[0] * factor,)), NONE, seed=0)).square().sum().item()
+        (x - Sign().decode(packet._replace(side=(packet.side[0] * factor,)), NONE, seed=0))
+        .square()
+        .sum()
+        .item()
         for factor in (0.98, 1.0, 1.02)
     ]
     assert error[1] < min(error[0], error[2])

@@ -56,7 +56,10 @@ def test_the_rate_counts_as_the_float32_that_travels():
     assert Topk().count(80, 0.7) == Topk().count(80, float(np.float32(0.7))) == 1
 
 
-@given(values=st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -2.0, 3.0]), max_size=60), share=st.floats(0, 1))
+@given(
+    values=st.lists(st.sampled_from([0.0, -1.0, 1.0, 2.0, -2.0, 3.0]), max_size=60),
+    share=st.floats(0, 1),
+)
 def test_ties_go_to_the_first(values, share):
     count = round(share * len(values))
     ranked = sorted(range(len(values)), key=lambda i: (-abs(values[i]), i))
@@ -72,7 +75,9 @@ def test_values_are_near_the_input():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2e20])
 def test_an_update_that_no_receiver_takes_is_refused(bad):
-    with pytest.raises(UpdateError, match=r"topk cannot code an update that is not finite or above 1e\+20"):
+    with pytest.raises(
+        UpdateError, match=r"topk cannot code an update that is not finite or above 1e\+20"
+    ):
         Topk().encode(torch.tensor([0.0, bad]), NONE, 4, seed=0)
 
 
@@ -87,15 +92,27 @@ def packed(values, chosen=(1, 6, 15)):
         ({"side": (1.0, 1.0)}, "has 1 side value(s)"),
         ({"own_scale": False}, "flagged so"),
         ({"code": packed((0.5, 1, 0))[:-1]}, "16 elements at 4 bits take 8 bytes by topk, not 7"),
-        ({"code": packed((0.5, 1, 0)) + b"\x00"}, "16 elements at 4 bits take 8 bytes by topk, not 9"),
+        (
+            {"code": packed((0.5, 1, 0)) + b"\x00"},
+            "16 elements at 4 bits take 8 bytes by topk, not 9",
+        ),
         ({"rate": 5}, "16 elements at 5 bits take 10 bytes by topk, not 8"),
-        ({"code": packed((math.nan, 1, 0))}, "a topk packet carries nan; values must be finite and at most 2 in size"),
+        (
+            {"code": packed((math.nan, 1, 0))},
+            "a topk packet carries nan; values must be finite and at most 2 in size",
+        ),
         ({"code": packed((0, math.inf, 0))}, "a topk packet carries inf"),
         ({"code": packed((0, -math.inf, 0)), "side": (0.0,)}, "a topk packet carries nan"),
-        ({"code": packed((0, 1.001, 0))}, "a topk packet carries 2.00195; values must be finite and at most 2 in size"),
+        (
+            {"code": packed((0, 1.001, 0))},
+            "a topk packet carries 2.00195; values must be finite and at most 2 in size",
+        ),
         ({"code": packed((0.5, 1, 0))[:-1] + b"\x05"}, "the code has 2 indices, not 3"),
         ({"code": packed((0.5, 1, 0))[:-1] + b"\xa5"}, "the bits after 3 indices must be zero"),
-        ({"code": packed((0.5, 1, 0))[:-2] + b"\x05\x07"}, "indices must ascend strictly and be below 16"),
+        (
+            {"code": packed((0.5, 1, 0))[:-2] + b"\x05\x07"},
+            "indices must ascend strictly and be below 16",
+        ),
     ],
 )
 def test_check_refuses_damaged_packets(change, text):
@@ -119,5 +136,7 @@ def test_settings():
     for rate in (0.04, 33):
         with pytest.raises(ConfigError, match=f"topk has no {rate}-bit rate; it offers 0.05 to 32"):
             Topk().encode(torch.ones(1), NONE, rate, seed=0)
-    with pytest.raises(ConfigError, match='topk values = "half" is unknown; it is "float16" or "float32"'):
+    with pytest.raises(
+        ConfigError, match='topk values = "half" is unknown; it is "float16" or "float32"'
+    ):
         Topk(values="half")

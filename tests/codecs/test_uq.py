@@ -64,7 +64,11 @@ def test_worked_codes_and_values(bits, expected_codes, expected):
     ("bits", "b", "server"),
     [
         (1, [-0.3, 0.3, -0.3, 0.3], [0.05, -0.05, -0.35, 0.35]),
-        (4, [-0.18, 0.3, -0.02, 0.1], [-0.02333333333333, -0.05, 0.00333333333333, 0.19666666666667]),
+        (
+            4,
+            [-0.18, 0.3, -0.02, 0.1],
+            [-0.02333333333333, -0.05, 0.00333333333333, 0.19666666666667],
+        ),
     ],
 )
 def test_worked_fedpaq_round(bits, b, server):
@@ -254,7 +258,11 @@ def test_settings():
     assert Uq().rates == set(range(1, 9))
     assert Uq().init(7).numel() == 0
     for rate in (0, 2.5, 9, 32):
-        with pytest.raises(ConfigError, match=f"uq has no {rate}-bit rate; it offers 1, 2, 3, 4, 5, 6, 7, 8"):
+        with pytest.raises(
+            ConfigError, match=f"uq has no {rate}-bit rate; it offers 1, 2, 3, 4, 5, 6, 7, 8"
+        ):
             Uq().encode(torch.ones(1), NONE, rate, seed=0)
-    with pytest.raises(ConfigError, match='uq rounding = "up" is unknown; it is one of nearest, stochastic'):
+    with pytest.raises(
+        ConfigError, match='uq rounding = "up" is unknown; it is one of nearest, stochastic'
+    ):
         Uq(rounding="up")

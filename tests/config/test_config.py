@@ -8,7 +8,14 @@ from fedwsq.algorithms import FedAvg
 from fedwsq.codecs import Danuq, Fixed, Float32
 from fedwsq.core.errors import ConfigError
 from fedwsq.models import NoStandardization, WeightStandardization
-from fedwsq.plan.build import dump_plan, load_plan, make_plan, parse_override, plan_digest, shipped_configs
+from fedwsq.plan.build import (
+    dump_plan,
+    load_plan,
+    make_plan,
+    parse_override,
+    plan_digest,
+    shipped_configs,
+)
 from fedwsq.plan.settings import Plan
 
 
@@ -56,7 +63,9 @@ def test_overrides_are_toml_or_plain_words(text, expected):
 
 
 def test_a_bare_name_or_number_stands_for_a_table():
-    plan = make_plan({}, ["uplink.codec=danuq", "uplink.bits=1", "model.standardize=true", "data.partition=iid"])
+    plan = make_plan(
+        {}, ["uplink.codec=danuq", "uplink.bits=1", "model.standardize=true", "data.partition=iid"]
+    )
     assert (plan.uplink.codec, plan.uplink.bits) == (Danuq(), Fixed(1))
     assert plan.model.standardize == WeightStandardization()
     assert plan.data.partition.name == "iid"
@@ -64,11 +73,16 @@ def test_a_bare_name_or_number_stands_for_a_table():
 
 
 def test_a_field_of_a_named_table_can_be_set():
-    plan = load_plan("quickstart", ["uplink.codec.levels=optimal", "uplink.bits=3", "data.partition.alpha=0.1"])
+    plan = load_plan(
+        "quickstart", ["uplink.codec.levels=optimal", "uplink.bits=3", "data.partition.alpha=0.1"]
+    )
     assert plan.uplink.codec == Danuq(levels="optimal")
     assert plan.data.partition.options == {"alpha": 0.1}
     assert (
-        make_plan({"uplink": {"codec": "danuq", "bits": 2}}, ["uplink.codec.momentum=0.5"]).uplink.codec.momentum == 0.5
+        make_plan(
+            {"uplink": {"codec": "danuq", "bits": 2}}, ["uplink.codec.momentum=0.5"]
+        ).uplink.codec.momentum
+        == 0.5
     )
 
 
@@ -89,7 +103,10 @@ def test_overrides_may_be_a_mapping():
         ("training.learning_rate=3", "unknown key training.learning_rate"),
         ("alpha=0.1", r"did you mean data\.partition\.alpha"),
         ("rho=0.1", r"did you mean model\.standardize\.rho"),
-        ("uplink.codec=danq", "uplink.codec is 'danq'; it can be danuq, danuq8, .*did you mean danuq"),
+        (
+            "uplink.codec=danq",
+            "uplink.codec is 'danq'; it can be danuq, danuq8, .*did you mean danuq",
+        ),
         ("uplink.bits=3", "danuq has no 3-bit rate; it offers 1, 2, 4"),
         ("uplink.bits=true", "uplink.bits"),
         ("uplink.select=some", "uplink.select is 'some'; it can be published, weights, all"),
@@ -126,7 +143,9 @@ def test_overrides_may_be_a_mapping():
 )
 def test_a_mistake_is_named_with_the_way_out(override, says):
     with pytest.raises(ConfigError, match=says):
-        load_plan("quickstart", override.split() if "=" in override.partition(" ")[2] else [override])
+        load_plan(
+            "quickstart", override.split() if "=" in override.partition(" ")[2] else [override]
+        )
 
 
 def test_an_unknown_config_suggests_the_nearest():
@@ -153,10 +172,16 @@ def test_code_outside_the_package_joins_by_module_and_name(tmp_path, monkeypatch
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    plan = make_plan({}, ["algorithm=my_lab:FedX", "algorithm.mu=0.25", "data.partition=my_lab:split"])
+    plan = make_plan(
+        {}, ["algorithm=my_lab:FedX", "algorithm.mu=0.25", "data.partition=my_lab:split"]
+    )
     assert plan.algorithm.mu == 0.25
     settings = tomllib.loads(dump_plan(plan))
-    assert settings["algorithm"] == {"name": "my_lab:FedX", "mu": 0.25, "server": {"name": "plain", "lr": 1.0}}
+    assert settings["algorithm"] == {
+        "name": "my_lab:FedX",
+        "mu": 0.25,
+        "server": {"name": "plain", "lr": 1.0},
+    }
     assert settings["data"]["partition"] == {"name": "my_lab:split", "skew": 1.0}
     assert make_plan(settings) == plan
 
@@ -177,21 +202,29 @@ def test_the_digest_tells_plans_apart_but_not_their_length():
         ({}, ["uplink.bits={name='fixed', bits=2}"]),
     ],
 )
-def test_bits_that_the_codec_does_not_have_are_refused_where_they_were_asked_for(settings, overrides):
-    with pytest.raises(ConfigError, match=r"uplink\.bits is [12], but uplink\.codec is float32, .* has 32 bits and no"):
+def test_bits_that_the_codec_does_not_have_are_refused_where_they_were_asked_for(
+    settings, overrides
+):
+    with pytest.raises(
+        ConfigError,
+        match=r"uplink\.bits is [12], but uplink\.codec is float32, .* has 32 bits and no",
+    ):
         make_plan(settings, overrides)
 
 
 def test_bits_that_came_with_another_codec_are_left_behind():
     assert load_plan("quickstart", ["uplink.codec=float32"]).uplink.bits == Fixed(32)
-    assert make_plan({"method": "fedavg", "uplink": {"bits": 1}}, ["uplink.codec=danuq"]).uplink.bits == Fixed(1)
+    assert make_plan(
+        {"method": "fedavg", "uplink": {"bits": 1}}, ["uplink.codec=danuq"]
+    ).uplink.bits == Fixed(1)
     with pytest.raises(ConfigError, match=r"downlink\.bits is 8, but downlink\.codec is float32"):
         load_plan("quickstart", ["downlink.bits=8"])
 
 
 def test_a_setting_of_what_is_there_by_default_needs_no_name():
     plan = make_plan(
-        {"data": {"partition": {"alpha": 0.1}}}, ["training.optimizer.momentum=0.9", "algorithm.server.lr=0.5"]
+        {"data": {"partition": {"alpha": 0.1}}},
+        ["training.optimizer.momentum=0.9", "algorithm.server.lr=0.5"],
     )
     assert plan.data.partition.options["alpha"] == 0.1
     assert (plan.training.optimizer.momentum, plan.algorithm.server.lr) == (0.9, 0.5)

@@ -24,4 +24,6 @@ def test_a_fingerprint_tells_every_bit_apart():
     assert tree.fingerprint(nudged) != tree.fingerprint(A)
     assert tree.fingerprint({"w": A["w"].view(1, 2), "b": A["b"]}) != tree.fingerprint(A)
     channels_last = torch.randn(2, 3, 4, 4).contiguous(memory_format=torch.channels_last)
-    assert tree.fingerprint({"w": channels_last}) == tree.fingerprint({"w": channels_last.contiguous()})
+    assert tree.fingerprint({"w": channels_last}) == tree.fingerprint(
+        {"w": channels_last.contiguous()}
+    )

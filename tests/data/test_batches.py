@@ -34,7 +34,9 @@ def images(n: int, c: int, h: int, w: int) -> torch.Tensor:
     return torch.randint(1, 256, (n, c, h, w), generator=torch_rng(7), dtype=torch.uint8)
 
 
-def one_by_one(image: torch.Tensor, angle: float, offset: tuple[int, int], flip: bool) -> tuple[torch.Tensor, list]:
+def one_by_one(
+    image: torch.Tensor, angle: float, offset: tuple[int, int], flip: bool
+) -> tuple[torch.Tensor, list]:
     """The three published steps on one image [c, h, w], pixel by pixel; also pixels too close to a tie to compare."""
     _, h, w = image.shape
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
@@ -71,7 +73,9 @@ def test_augment_is_rotation_then_crop_then_flip(shape, dtype):
     out = augment(x, torch_rng(3))
     assert (out.shape, out.dtype) == (x.shape, dtype)
     for k in range(n):
-        expected, ties = one_by_one(x[k], float(angles[k]), tuple(offsets[k].tolist()), bool(flips[k]))
+        expected, ties = one_by_one(
+            x[k], float(angles[k]), tuple(offsets[k].tolist()), bool(flips[k])
+        )
         assert len(ties) < 5
         for i, j in ties:
             expected[:, i, j] = out[k, :, i, j]
@@ -112,7 +116,9 @@ def test_augment_draws_over_the_whole_published_range():
         assert (counts - 4000 / 9).abs().max() < 4 * math.sqrt(4000 / 9)
     assert torch.equal(augment(x, torch_rng(0)), augment(x, torch_rng(0)))
     flipped = augment(torch.arange(1, 33, dtype=torch.uint8).expand(1000, 1, 32, 32), torch_rng(0))
-    share = (flipped[:, 0, 16, 12] > flipped[:, 0, 16, 20]).double().mean()  # columns fall instead of rise
+    share = (
+        (flipped[:, 0, 16, 12] > flipped[:, 0, 16, 20]).double().mean()
+    )  # columns fall instead of rise
     assert abs(share - 0.5) < 4 * 0.5 / math.sqrt(1000)
 
 
@@ -144,7 +150,10 @@ def test_indices_stay_integers(dtype):
     x = torch.tensor([[0, 7], [300, 2]], dtype=dtype)
     out = normalize(x, (), ())
     assert (out.dtype, out.tolist()) == (torch.int64, [[0, 7], [300, 2]])
-    assert normalize(x, (1.0, 2.0), (2.0, 1.0)).tolist() == [[-0.5, 5], [149.5, 0]]  # with a mean they are quantities
+    assert normalize(x, (1.0, 2.0), (2.0, 1.0)).tolist() == [
+        [-0.5, 5],
+        [149.5, 0],
+    ]  # with a mean they are quantities
 
 
 def test_normalize_of_floats():

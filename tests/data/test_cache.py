@@ -169,7 +169,13 @@ for turn in range(12):
 
 
 def test_processes_at_once_do_not_corrupt_it(folder):
-    racers = [subprocess.Popen([sys.executable, "-c", RACER, str(folder)], stderr=subprocess.PIPE) for _ in range(2)]
+    racers = [
+        subprocess.Popen([sys.executable, "-c", RACER, str(folder)], stderr=subprocess.PIPE)
+        for _ in range(2)
+    ]
     said = [racer.communicate(timeout=PATIENCE_SECONDS)[1].decode() for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0], said
-    assert sorted(path.name for path in folder.parent.iterdir()) == ["pets", "pets.decoded-32x32.safetensors"]
+    assert sorted(path.name for path in folder.parent.iterdir()) == [
+        "pets",
+        "pets.decoded-32x32.safetensors",
+    ]

@@ -37,7 +37,12 @@ def write_python(root: Path) -> Path:
     folder.mkdir(parents=True)
     for number, name in enumerate(FILES):
         labels, pixels = records(number)
-        batch = {b"batch_label": name.encode(), b"labels": labels.tolist(), b"data": pixels, b"filenames": [b"a.png"]}
+        batch = {
+            b"batch_label": name.encode(),
+            b"labels": labels.tolist(),
+            b"data": pixels,
+            b"filenames": [b"a.png"],
+        }
         (folder / name).write_bytes(pickle.dumps(batch, protocol=2))
     return folder
 
@@ -46,8 +51,19 @@ def python2_pickle(labels: bytes, pixels: bytes) -> bytes:
     """A batch as Python 2 pickled it for the published archive: byte strings, `numpy.core`, no `_codecs`."""
     array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
     dtype = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-    state = b"(K\x01(K%cM\x00\x0ct%b\x89T%btb" % (len(labels), dtype, len(pixels).to_bytes(4, "little") + pixels)
-    entries = b"U\x04data" + array + state + b"U\x06labels](" + b"".join(b"K%c" % label for label in labels) + b"e"
+    state = b"(K\x01(K%cM\x00\x0ct%b\x89T%btb" % (
+        len(labels),
+        dtype,
+        len(pixels).to_bytes(4, "little") + pixels,
+    )
+    entries = (
+        b"U\x04data"
+        + array
+        + state
+        + b"U\x06labels]("
+        + b"".join(b"K%c" % label for label in labels)
+        + b"e"
+    )
     return b"\x80\x02}(" + entries + b"u."
 
 
@@ -73,7 +89,9 @@ def test_layouts_give_the_stored_records_in_file_order(tmp_path, write):
     for root in (tmp_path, folder):
         x, y, test_x, test_y = everything(root)
         files = [records(number) for number in range(6)]
-        assert torch.equal(x, torch.from_numpy(np.concatenate([p for _, p in files[:5]])).view(15, 3, 32, 32))
+        assert torch.equal(
+            x, torch.from_numpy(np.concatenate([p for _, p in files[:5]])).view(15, 3, 32, 32)
+        )
         assert torch.equal(y, torch.from_numpy(np.concatenate([labels for labels, _ in files[:5]])))
         assert torch.equal(test_x, torch.from_numpy(files[5][1]).view(3, 3, 32, 32))
         assert torch.equal(test_y, torch.from_numpy(files[5][0]))
@@ -91,7 +109,9 @@ def test_binary_files_are_mapped_and_never_written(tmp_path):
     folder = write_binary(tmp_path)
     before = (folder / "test_batch.bin").read_bytes()
     images = cifar10(str(tmp_path)).test._parts[0]
-    assert images.untyped_storage().nbytes() == len(before)  # a view on the whole file, label bytes included
+    assert images.untyped_storage().nbytes() == len(
+        before
+    )  # a view on the whole file, label bytes included
     images.zero_()
     assert (folder / "test_batch.bin").read_bytes() == before
 
@@ -104,7 +124,9 @@ def test_environment_names_the_root(tmp_path, monkeypatch):
 
 def test_python_2_pickles_are_read(tmp_path):
     folder = write_python(tmp_path)
-    (folder / "test_batch").write_bytes(python2_pickle(b"\x07\x02", bytes(3072) + bytes([9]) * 3072))
+    (folder / "test_batch").write_bytes(
+        python2_pickle(b"\x07\x02", bytes(3072) + bytes([9]) * 3072)
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         _, _, x, y = everything(tmp_path)
@@ -123,7 +145,9 @@ class Evil:
 def test_a_pickle_that_runs_code_is_refused_and_does_not_run(tmp_path, damaged):
     mark = tmp_path / "ran"
     root = damaged(pickle.dumps({b"data": Evil(os.system, f"touch {mark}")}, protocol=2))
-    with pytest.raises(DataError, match=rf"data_batch_2: the pickle asks for {os.system.__module__}\.system"):
+    with pytest.raises(
+        DataError, match=rf"data_batch_2: the pickle asks for {os.system.__module__}\.system"
+    ):
         cifar10(root)
     assert not mark.exists()
 
@@ -142,9 +166,18 @@ def test_a_pickle_reaches_no_codec_but_latin1(damaged):
         ({b"labels": [1]}, "'data', a uint8 array"),
         ({b"data": np.zeros((1, 3072), np.int16), b"labels": [1]}, "'data', a uint8 array"),
         ({b"data": np.zeros((1, 3071), np.uint8), b"labels": [1]}, "'data', a uint8 array"),
-        ({b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]}, "'labels', a list of 2 integers"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": ["1"]}, "'labels', a list of 1 integers"),
-        ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [10**30]}, "'labels', a list of 1 integers"),
+        (
+            {b"data": np.zeros((2, 3072), np.uint8), b"labels": [1]},
+            "'labels', a list of 2 integers",
+        ),
+        (
+            {b"data": np.zeros((1, 3072), np.uint8), b"labels": ["1"]},
+            "'labels', a list of 1 integers",
+        ),
+        (
+            {b"data": np.zeros((1, 3072), np.uint8), b"labels": [10**30]},
+            "'labels', a list of 1 integers",
+        ),
         ({b"data": np.zeros((1, 3072), np.uint8), b"labels": [10]}, "label 10"),
     ],
 )
@@ -153,7 +186,9 @@ def test_a_pickle_of_something_else_is_refused(damaged, batch, message):
         cifar10(damaged(pickle.dumps(batch, protocol=2)))
 
 
-@pytest.mark.parametrize("content", [b"", b"no pickle", pickle.dumps({b"data": np.zeros(99)}, protocol=2)[:-40]])
+@pytest.mark.parametrize(
+    "content", [b"", b"no pickle", pickle.dumps({b"data": np.zeros(99)}, protocol=2)[:-40]]
+)
 def test_a_damaged_pickle_is_refused(damaged, content):
     with pytest.raises(DataError, match="data_batch_2 is not a readable pickle"):
         cifar10(damaged(content))
@@ -163,7 +198,9 @@ def test_a_damaged_pickle_is_refused(damaged, content):
 def test_a_file_of_partial_records_is_truncated(tmp_path, size):
     path = write_binary(tmp_path) / "data_batch_3.bin"
     path.write_bytes(bytes(size))
-    with pytest.raises(DataError, match=rf"data_batch_3\.bin is truncated: {size} bytes .* 3073-byte"):
+    with pytest.raises(
+        DataError, match=rf"data_batch_3\.bin is truncated: {size} bytes .* 3073-byte"
+    ):
         cifar10(str(tmp_path))
 
 
@@ -179,11 +216,20 @@ def test_a_missing_root_says_where_to_put_what(tmp_path, exists):
     root = tmp_path if exists else tmp_path / "nowhere"
     with pytest.raises(DataError) as caught:
         cifar10(str(root))
-    for part in (str(root), *LAYOUTS, "cifar-10-binary.tar.gz", "cifar-10-python.tar.gz", "data.root=", "FEDWSQ_DATA"):
+    for part in (
+        str(root),
+        *LAYOUTS,
+        "cifar-10-binary.tar.gz",
+        "cifar-10-python.tar.gz",
+        "data.root=",
+        "FEDWSQ_DATA",
+    ):
         assert part in str(caught.value)
 
 
-@pytest.mark.parametrize(("write", "name"), [(write_binary, "data_batch_4.bin"), (write_python, "test_batch")])
+@pytest.mark.parametrize(
+    ("write", "name"), [(write_binary, "data_batch_4.bin"), (write_python, "test_batch")]
+)
 def test_a_missing_file_is_named(tmp_path, write, name):
     path = write(tmp_path) / name
     path.unlink()
@@ -205,7 +251,9 @@ def test_fewer_records_than_published_is_a_warning(tmp_path):
 def test_the_real_data_is_what_was_published():
     root = os.environ.get("FEDWSQ_DATA", "")
     if not any((Path(root) / name).is_dir() for name in LAYOUTS if root):
-        pytest.skip("real CIFAR-10 not available: set FEDWSQ_DATA to a folder with cifar-10-batches-bin or -py")
+        pytest.skip(
+            "real CIFAR-10 not available: set FEDWSQ_DATA to a folder with cifar-10-batches-bin or -py"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         data = cifar10()

@@ -18,7 +18,11 @@ pytestmark = pytest.mark.filterwarnings("ignore:CIFAR-100.*published:UserWarning
 def records(number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Coarse labels, fine labels and pixels of four records; fine labels that a swap with coarse ones would show."""
     rng = np.random.default_rng(number)
-    return rng.integers(0, 20, 4), rng.integers(20, 100, 4), rng.integers(0, 256, (4, 3072), dtype=np.uint8)
+    return (
+        rng.integers(0, 20, 4),
+        rng.integers(20, 100, 4),
+        rng.integers(0, 256, (4, 3072), dtype=np.uint8),
+    )
 
 
 def write_binary(root: Path) -> Path:
@@ -69,13 +73,17 @@ def test_a_truncated_file_is_refused(tmp_path, size):
 
 def test_a_label_out_of_range_is_refused(tmp_path):
     (write_binary(tmp_path) / "test.bin").write_bytes(bytes([3, 100]) + bytes(3072))
-    with pytest.raises(DataError, match=r"test\.bin holds the label 100, but CIFAR-100 labels are 0 to 99"):
+    with pytest.raises(
+        DataError, match=r"test\.bin holds the label 100, but CIFAR-100 labels are 0 to 99"
+    ):
         cifar100(str(tmp_path))
 
 
 def test_the_pickle_of_cifar10_is_not_taken_for_cifar100(tmp_path):
     folder = write_python(tmp_path)
-    (folder / "train").write_bytes(pickle.dumps({b"labels": [1], b"data": np.zeros((1, 3072), np.uint8)}, protocol=2))
+    (folder / "train").write_bytes(
+        pickle.dumps({b"labels": [1], b"data": np.zeros((1, 3072), np.uint8)}, protocol=2)
+    )
     with pytest.raises(DataError, match="'fine_labels', a list of 1 integers 0 to 99"):
         cifar100(str(tmp_path))
 
@@ -83,7 +91,14 @@ def test_the_pickle_of_cifar10_is_not_taken_for_cifar100(tmp_path):
 def test_missing_data_says_how_to_get_it(tmp_path):
     with pytest.raises(DataError) as caught:
         cifar100(str(tmp_path))
-    for part in (str(tmp_path), BINARY, PYTHON, "fedwsq fetch cifar100", "cifar-100-binary.tar.gz", "data.root="):
+    for part in (
+        str(tmp_path),
+        BINARY,
+        PYTHON,
+        "fedwsq fetch cifar100",
+        "cifar-100-binary.tar.gz",
+        "data.root=",
+    ):
         assert part in str(caught.value)
     (write_binary(tmp_path) / "test.bin").unlink()
     with pytest.raises(DataError, match=r"CIFAR-100 is incomplete: .*test\.bin is missing"):
@@ -93,7 +108,9 @@ def test_missing_data_says_how_to_get_it(tmp_path):
 def test_the_real_data_is_what_was_published():
     root = os.environ.get("FEDWSQ_DATA", "")
     if not any((Path(root) / name).is_dir() for name in CIFAR100.layouts if root):
-        pytest.skip("real CIFAR-100 not available: set FEDWSQ_DATA to a folder with cifar-100-binary or -python")
+        pytest.skip(
+            "real CIFAR-100 not available: set FEDWSQ_DATA to a folder with cifar-100-binary or -python"
+        )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a part of it will do
         data = cifar100()

@@ -26,7 +26,8 @@ def test_take_is_indexing_of_the_concatenation(sizes, data):
     examples = Examples(parts, labels)
     last = max(sum(sizes) - 1, 0)
     indices = torch.tensor(
-        data.draw(st.lists(st.integers(0, last), max_size=9 if sum(sizes) else 0)), dtype=torch.int64
+        data.draw(st.lists(st.integers(0, last), max_size=9 if sum(sizes) else 0)),
+        dtype=torch.int64,
     )
     x, y = examples.take(indices)
     assert torch.equal(x, torch.cat(parts)[indices])
@@ -55,8 +56,16 @@ def test_digits_are_scikit_learns_with_every_fifth_as_test():
     from sklearn.datasets import load_digits
 
     data, stored = digits(), load_digits()
-    assert (len(data.train), len(data.test)) == (1438, 359)  # 1797 = 359 x 5 + 2; test is 4, 9, ..., 1794
-    assert (data.shape, data.test.shape, data.classes, data.augment) == ((1, 8, 8), (1, 8, 8), 10, False)
+    assert (len(data.train), len(data.test)) == (
+        1438,
+        359,
+    )  # 1797 = 359 x 5 + 2; test is 4, 9, ..., 1794
+    assert (data.shape, data.test.shape, data.classes, data.augment) == (
+        (1, 8, 8),
+        (1, 8, 8),
+        10,
+        False,
+    )
     x, y = data.test.take(torch.tensor([0, 358]))
     assert torch.equal(x[:, 0], torch.tensor(stored.images[[4, 1794]] / 16, dtype=torch.float32))
     assert y.tolist() == stored.target[[4, 1794]].tolist()
@@ -79,17 +88,26 @@ def test_data_root_prefers_the_config_then_the_environment(monkeypatch):
 def test_groups_belong_to_the_training_examples():
     train, test = Examples(*numbered([4])), Examples(*numbered([2]))
     assert Dataset(train, test, classes=1).groups is None
-    assert Dataset(train, test, classes=1, groups=torch.tensor([0, 1, 1, 0])).groups.tolist() == [0, 1, 1, 0]
+    assert Dataset(train, test, classes=1, groups=torch.tensor([0, 1, 1, 0])).groups.tolist() == [
+        0,
+        1,
+        1,
+        0,
+    ]
     with pytest.raises(DataError, match="2 groups but 4 training examples"):
         Dataset(train, test, classes=1, groups=torch.tensor([0, 1]))
 
 
-@pytest.mark.parametrize("shape", [(7, 3, 5, 4), (3, 1, 1500, 1500)])  # the second: a few images at once
+@pytest.mark.parametrize(
+    "shape", [(7, 3, 5, 4), (3, 1, 1500, 1500)]
+)  # the second: a few images at once
 def test_pixel_stats_are_those_of_the_pixels(shape):
     x = torch.randint(0, 256, shape, generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     mean, std = pixel_stats(Examples([x[:2], x[2:]], torch.zeros(len(x))))
     assert mean == pytest.approx((x.double() / 255).mean(dim=(0, 2, 3)).tolist(), rel=1e-12)
-    assert std == pytest.approx((x.double() / 255).std(dim=(0, 2, 3), correction=0).tolist(), rel=1e-12)
+    assert std == pytest.approx(
+        (x.double() / 255).std(dim=(0, 2, 3), correction=0).tolist(), rel=1e-12
+    )
 
 
 def test_pixel_stats_of_a_constant_channel_can_be_divided_by():

@@ -16,7 +16,9 @@ SIZES = {"train": 7, "t10k": 4}
 
 def content(stem: str) -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(SIZES[stem])
-    return rng.integers(0, 256, (SIZES[stem], 28, 28), dtype=np.uint8), rng.integers(0, 10, SIZES[stem], dtype=np.uint8)
+    return rng.integers(0, 256, (SIZES[stem], 28, 28), dtype=np.uint8), rng.integers(
+        0, 10, SIZES[stem], dtype=np.uint8
+    )
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -71,11 +73,27 @@ DAMAGE = {
     "labels as images": (IMAGES, lambda c: idx(content("train")[1]), START),
     "images as labels": (LABELS, lambda c: idx(content("t10k")[0]), START),
     "another width": (IMAGES, lambda c: edit(c, 15, 27), START),
-    "another count": (IMAGES, lambda c: edit(c, 7, 6), "announces 6 records, but is shorter or longer"),
-    "a huge count": (IMAGES, lambda c: edit(c, 4, 255), f"{START} of at most 60000 images of 28x28"),
+    "another count": (
+        IMAGES,
+        lambda c: edit(c, 7, 6),
+        "announces 6 records, but is shorter or longer",
+    ),
+    "a huge count": (
+        IMAGES,
+        lambda c: edit(c, 4, 255),
+        f"{START} of at most 60000 images of 28x28",
+    ),
     "no records": (IMAGES, lambda c: idx(np.zeros((0, 28, 28), np.uint8)), START),
-    "fewer labels": (LABELS, lambda c: idx(content("t10k")[1][:3]), "holds 4 images but .* 3 labels"),
-    "label out of range": (LABELS, lambda c: edit(c, 9, 10), "holds the label 10, but Fashion-MNIST labels are 0 to 9"),
+    "fewer labels": (
+        LABELS,
+        lambda c: idx(content("t10k")[1][:3]),
+        "holds 4 images but .* 3 labels",
+    ),
+    "label out of range": (
+        LABELS,
+        lambda c: edit(c, 9, 10),
+        "holds the label 10, but Fashion-MNIST labels are 0 to 9",
+    ),
 }
 
 
@@ -100,7 +118,10 @@ def test_a_damaged_packing_is_refused(tmp_path, damage):
 
 
 def test_missing_data_says_how_to_get_it(tmp_path):
-    with pytest.raises(DataError, match=r"no Fashion-MNIST: .* FashionMNIST/raw or fashion-mnist; `fedwsq fetch.*=DIR"):
+    with pytest.raises(
+        DataError,
+        match=r"no Fashion-MNIST: .* FashionMNIST/raw or fashion-mnist; `fedwsq fetch.*=DIR",
+    ):
         fashionmnist(str(tmp_path))
     (write(tmp_path) / LABELS).unlink()
     with pytest.raises(DataError, match=rf"incomplete: neither .*{LABELS} nor {LABELS}\.gz"):
@@ -109,5 +130,7 @@ def test_missing_data_says_how_to_get_it(tmp_path):
 
 def test_fewer_records_than_published_is_a_warning(tmp_path):
     write(tmp_path)
-    with pytest.warns(UserWarning, match="Fashion-MNIST: 7 records in train-images-idx3-ubyte.* 60000"):
+    with pytest.warns(
+        UserWarning, match="Fashion-MNIST: 7 records in train-images-idx3-ubyte.* 60000"
+    ):
         fashionmnist(str(tmp_path))

@@ -22,11 +22,33 @@ import pytest
 import fedwsq
 from fedwsq.core.errors import DataError
 from fedwsq.data import DATASETS
-from fedwsq.data.fetch import SOURCES, Patience, Watcher, fetch, kept_bytes, redirected, unpack, work_folder
+from fedwsq.data.fetch import (
+    SOURCES,
+    Patience,
+    Watcher,
+    fetch,
+    kept_bytes,
+    redirected,
+    unpack,
+    work_folder,
+)
 from harness import PATIENCE_SECONDS, wait_until
-from publisher import BODY, CONTENT, TINY, publishing, raw, redirect, serve, source_of, status, tar_gz
+from publisher import (
+    BODY,
+    CONTENT,
+    TINY,
+    publishing,
+    raw,
+    redirect,
+    serve,
+    source_of,
+    status,
+    tar_gz,
+)
 
-HURRY = Patience(timeout_seconds=PATIENCE_SECONDS, waits=(0, 0))  # three tries, one right after the other
+HURRY = Patience(
+    timeout_seconds=PATIENCE_SECONDS, waits=(0, 0)
+)  # three tries, one right after the other
 TAR = "/tiny.tar.gz"
 
 
@@ -64,7 +86,11 @@ def refused(publisher, root, *parts, source=TINY, **options):
 
 
 def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def assert_complete(root):
@@ -135,7 +161,9 @@ def test_a_lost_connection_goes_on_where_it_stopped(publisher, tmp_path):
 
 def test_the_next_call_goes_on_where_the_last_gave_up(publisher, tmp_path):
     publisher.script = [serve(most=40_000), status(503), serve(most=1_000)]
-    refused(publisher, tmp_path, "given up after 3 tries", "the same command goes on from byte 41,000")
+    refused(
+        publisher, tmp_path, "given up after 3 tries", "the same command goes on from byte 41,000"
+    )
     assert kept_bytes(TINY, tmp_path) == 41_000
     assert (work_folder(TINY, tmp_path) / "tiny.tar.gz.part").read_bytes() == BODY[:41_000]
     watcher = Notes()
@@ -161,8 +189,14 @@ def test_a_connection_that_is_reset_is_as_good_as_one_that_is_closed(publisher, 
 
 def test_a_silent_server_is_not_waited_for_forever(publisher, tmp_path):
     """Once in the middle, once without a single byte; what there is stays."""
-    publisher.script = [serve(most=25_000, stall=True), lambda exchange, publisher: publisher.released.wait()]
-    for seconds, why in ((1.0, "broke (TimeoutError)"), (0.1, "timed out")):  # the first has bytes to bring in time
+    publisher.script = [
+        serve(most=25_000, stall=True),
+        lambda exchange, publisher: publisher.released.wait(),
+    ]
+    for seconds, why in (
+        (1.0, "broke (TimeoutError)"),
+        (0.1, "timed out"),
+    ):  # the first has bytes to bring in time
         patience = Patience(timeout_seconds=seconds, waits=())
         refused(publisher, tmp_path, why, "goes on from byte 25,000", patience=patience)
 
@@ -176,7 +210,9 @@ def test_a_server_that_is_not_there(tmp_path, publisher):
 
 
 def test_a_server_that_speaks_something_else(tmp_path, publisher):
-    publisher.script = [lambda exchange, publisher: exchange.wfile.write(b"\x1b[2J hello\r\n\r\n")] * 3
+    publisher.script = [
+        lambda exchange, publisher: exchange.wfile.write(b"\x1b[2J hello\r\n\r\n")
+    ] * 3
     refused(publisher, tmp_path, "hello", "given up")
 
 
@@ -187,7 +223,9 @@ def test_an_overloaded_server_is_asked_again(publisher, tmp_path, code):
     assert len(publisher.requests) == 2
 
 
-@pytest.mark.parametrize(("code", "phrase"), [(404, "Not Found"), (403, "Forbidden"), (204, "No Content"), (299, "")])
+@pytest.mark.parametrize(
+    ("code", "phrase"), [(404, "Not Found"), (403, "Forbidden"), (204, "No Content"), (299, "")]
+)
 def test_a_plain_no_is_taken_for_an_answer(publisher, tmp_path, code, phrase):
     publisher.script = [status(code)]
     refused(publisher, tmp_path, f"answers {code} ({phrase or 'unknown'})", "--url")
@@ -206,7 +244,9 @@ def test_a_server_without_ranges_starts_over(publisher, tmp_path):
     assert_complete(tmp_path)
 
 
-@pytest.mark.parametrize("etags", [('"one"', '"two"'), (None, None)], ids=["told apart", "not told apart"])
+@pytest.mark.parametrize(
+    "etags", [('"one"', '"two"'), (None, None)], ids=["told apart", "not told apart"]
+)
 def test_a_file_that_changes_between_two_tries(publisher, tmp_path, etags):
     """With a validator the new file starts over; without one the mixture is found out by its checksum."""
     old = bytes(len(BODY))
@@ -222,7 +262,9 @@ def test_a_file_that_changes_between_two_tries(publisher, tmp_path, etags):
 
 def test_the_date_stands_in_for_a_weak_etag(publisher, tmp_path):
     date = "Wed, 21 Oct 2015 07:28:00 GMT"
-    publisher.script = [raw(200, BODY[:10], ETag='W/"1"', Last_Modified=date, Content_Length=len(BODY))]
+    publisher.script = [
+        raw(200, BODY[:10], ETag='W/"1"', Last_Modified=date, Content_Length=len(BODY))
+    ]
     publisher.etag = date
     assert get(publisher, tmp_path) is True
     assert publisher.requests[1]["If-Range"] == date
@@ -262,12 +304,16 @@ def test_another_mirror_goes_on_with_the_part(publisher, tmp_path):
     assert_complete(tmp_path)
 
 
-@pytest.mark.parametrize("sidecar", [b"", b"[]", b'{"url": 1}', b'{"url": "URL", "validator": "a\\r\\nX: y"}', b"\xff"])
+@pytest.mark.parametrize(
+    "sidecar", [b"", b"[]", b'{"url": 1}', b'{"url": "URL", "validator": "a\\r\\nX: y"}', b"\xff"]
+)
 def test_a_damaged_sidecar_is_no_obstacle(publisher, tmp_path, sidecar):
     work = work_folder(TINY, tmp_path)
     work.mkdir()
     (work / "tiny.tar.gz.part").write_bytes(BODY[:5_000])
-    (work / "tiny.tar.gz.part.json").write_bytes(sidecar.replace(b"URL", publisher.url.encode() + b"tiny.tar.gz"))
+    (work / "tiny.tar.gz.part.json").write_bytes(
+        sidecar.replace(b"URL", publisher.url.encode() + b"tiny.tar.gz")
+    )
     assert get(publisher, tmp_path) is True
     assert publisher.ranges == ["bytes=5000-"]
     assert "If-Range" not in publisher.requests[0]
@@ -336,10 +382,24 @@ def test_no_usable_length_means_to_the_end(publisher, tmp_path, length):
 
 
 def test_redirects_are_followed_and_carry_the_range(publisher, tmp_path):
-    hops = [redirect("/a", 301), redirect("b", 302), redirect(f"{publisher.url}c#here", 303), redirect("/d", 307)]
+    hops = [
+        redirect("/a", 301),
+        redirect("b", 302),
+        redirect(f"{publisher.url}c#here", 303),
+        redirect("/d", 307),
+    ]
     publisher.script = [*hops, redirect(TAR, 308), serve(most=100), redirect(TAR)]
     assert get(publisher, tmp_path) is True
-    assert [request["path"] for request in publisher.requests] == [TAR, "/a", "/b", "/c", "/d", TAR, TAR, TAR]
+    assert [request["path"] for request in publisher.requests] == [
+        TAR,
+        "/a",
+        "/b",
+        "/c",
+        "/d",
+        TAR,
+        TAR,
+        TAR,
+    ]
     assert publisher.ranges[-2:] == ["bytes=100-"] * 2
     assert_complete(tmp_path)
 
@@ -350,7 +410,9 @@ def test_a_redirect_loop_ends(publisher, tmp_path):
     assert len(publisher.requests) == 6
 
 
-@pytest.mark.parametrize("location", ["file:///etc/passwd", "ftp://127.0.0.1/f", "data:,x", "", "http://["])
+@pytest.mark.parametrize(
+    "location", ["file:///etc/passwd", "ftp://127.0.0.1/f", "data:,x", "", "http://["]
+)
 def test_redirects_lead_nowhere_else(publisher, tmp_path, location):
     publisher.script = [redirect(location)]
     refused(publisher, tmp_path, f"redirects to {location!r}")
@@ -395,7 +457,9 @@ def test_https_is_verified_and_never_left(tmp_path, certificate, publisher, monk
 # Addresses, several files, several processes, full disks
 
 
-@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://a.org/f", "a.org/f", "http://", "http://[::1", "https:f"])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://a.org/f", "a.org/f", "http://", "http://[::1", "https:f"]
+)
 def test_an_address_is_http_or_https(tmp_path, publisher, url):
     refused(publisher, tmp_path, repr(url), "http:// or https://", url=url)
     assert list(tmp_path.iterdir()) == []
@@ -423,7 +487,9 @@ def test_several_files_make_one_folder_and_each_goes_on_by_itself(publisher, tmp
     refused(publisher, tmp_path, "two.gz", "byte 20", source=TWO)
     assert kept_bytes(TWO, tmp_path) == len(PAIR[0]) + 20
     assert get(publisher, tmp_path, TWO) is True
-    assert [(each["path"], each.get("Range")) for each in publisher.requests[4:]] == [("/two.gz", "bytes=20-")]
+    assert [(each["path"], each.get("Range")) for each in publisher.requests[4:]] == [
+        ("/two.gz", "bytes=20-")
+    ]
     assert contents(tmp_path / "tiny-set") == {"one": b"one" * 1_000, "two": b"two!" * 1_000}
     assert os.listdir(tmp_path) == ["tiny-set"]
 
@@ -434,7 +500,9 @@ def test_several_files_need_the_address_of_a_folder(publisher, tmp_path):
 
 def test_a_complete_part_needs_no_network(publisher, tmp_path):
     """The first attempt fails at unpacking, which a larger bound allows."""
-    refused(publisher, tmp_path, "more than 1,000 bytes", source=replace(TINY, unpacked_bytes=1_000))
+    refused(
+        publisher, tmp_path, "more than 1,000 bytes", source=replace(TINY, unpacked_bytes=1_000)
+    )
     assert len(publisher.requests) == 1
     assert get(publisher, tmp_path) is True
     assert len(publisher.requests) == 1
@@ -500,7 +568,14 @@ def test_something_in_the_way_is_named(publisher, tmp_path):
 
 def test_a_full_disk_is_noticed_before_the_download(publisher, tmp_path):
     source = replace(TINY, unpacked_bytes=10**18)
-    refused(publisher, tmp_path, f"needs {10**18 + len(BODY):,} bytes", "are free", "--root", source=source)
+    refused(
+        publisher,
+        tmp_path,
+        f"needs {10**18 + len(BODY):,} bytes",
+        "are free",
+        "--root",
+        source=source,
+    )
     assert publisher.requests == []
     assert list(tmp_path.iterdir()) == []
 
@@ -561,16 +636,40 @@ HOSTILE = {
     "tar: another folder": (".tar.gz", tar_with(member("evil")), "does not belong"),
     "tar: backslash": (".tar.gz", tar_with(member("tiny-set\\..\\evil")), "does not belong"),
     "tar: drive": (".tar.gz", tar_with(member("tiny-set/C:evil")), "does not belong"),
-    "tar: the folder as a file": (".tar.gz", tar_with(member("tiny-set"), member("tiny-set/a")), ""),
+    "tar: the folder as a file": (
+        ".tar.gz",
+        tar_with(member("tiny-set"), member("tiny-set/a")),
+        "",
+    ),
     "tar: only a file": (".tar.gz", tar_with(member("tiny-set")), "no folder tiny-set"),
     "tar: empty": (".tar.gz", tar_with(), "no folder tiny-set"),
-    "tar: symbolic link": (".tar.gz", tar_with(LINK, member("tiny-set/link/evil")), "neither a file nor a folder"),
-    "tar: hard link": (".tar.gz", tar_with(member("tiny-set/a", tarfile.LNKTYPE, linkname="/etc/passwd")), "neither"),
+    "tar: symbolic link": (
+        ".tar.gz",
+        tar_with(LINK, member("tiny-set/link/evil")),
+        "neither a file nor a folder",
+    ),
+    "tar: hard link": (
+        ".tar.gz",
+        tar_with(member("tiny-set/a", tarfile.LNKTYPE, linkname="/etc/passwd")),
+        "neither",
+    ),
     "tar: device": (".tar.gz", tar_with(member("tiny-set/a", tarfile.CHRTYPE)), "neither"),
     "tar: pipe": (".tar.gz", tar_with(member("tiny-set/a", tarfile.FIFOTYPE)), "neither"),
-    "tar: bomb": (".tar.gz", tar_with(member("tiny-set/a"), content=bytes(3_000_000)), "more than 1,000,000 bytes"),
-    "tar: many": (".tar.gz", tar_gz({f"tiny-set/{n}": b"" for n in range(2_000)}), "more than 1,000,000 bytes"),
-    "tar: huge header": (".tar.gz", tar_with(member("tiny-set/a", pax_headers={"c": "x" * 3_000_000})), "more than"),
+    "tar: bomb": (
+        ".tar.gz",
+        tar_with(member("tiny-set/a"), content=bytes(3_000_000)),
+        "more than 1,000,000 bytes",
+    ),
+    "tar: many": (
+        ".tar.gz",
+        tar_gz({f"tiny-set/{n}": b"" for n in range(2_000)}),
+        "more than 1,000,000 bytes",
+    ),
+    "tar: huge header": (
+        ".tar.gz",
+        tar_with(member("tiny-set/a", pax_headers={"c": "x" * 3_000_000})),
+        "more than",
+    ),
     "tar: twice": (".tar.gz", tar_with(member("tiny-set/a"), member("tiny-set/a")), ""),
     "tar: cut": (".tar.gz", BODY[:50_000], "cannot be unpacked"),
     "tar: none": (".tar.gz", b"hello", "cannot be unpacked"),
@@ -580,8 +679,16 @@ HOSTILE = {
     "zip: another folder": (".zip", zip_with("evil/a"), "does not belong"),
     "zip: backslash": (".zip", zip_with("tiny-set\\..\\..\\evil"), "does not belong"),
     "zip: symbolic link": (".zip", zip_link(), "neither a file nor a folder"),
-    "zip: bomb": (".zip", zip_with("tiny-set/a", content=bytes(3_000_000)), "more than 1,000,000 bytes"),
-    "zip: bomb in pieces": (".zip", zip_with("tiny-set/a", "tiny-set/b", content=bytes(600_000)), "more than"),
+    "zip: bomb": (
+        ".zip",
+        zip_with("tiny-set/a", content=bytes(3_000_000)),
+        "more than 1,000,000 bytes",
+    ),
+    "zip: bomb in pieces": (
+        ".zip",
+        zip_with("tiny-set/a", "tiny-set/b", content=bytes(600_000)),
+        "more than",
+    ),
     "zip: understated": (".zip", zip_that_understates(), "cannot be unpacked"),
     "zip: encrypted": (".zip", zip_encrypted(), "cannot be unpacked"),
     "zip: cut": (".zip", zip_with("tiny-set/a", content=BODY)[:50_000], "cannot be unpacked"),
@@ -611,7 +718,9 @@ def test_a_hostile_archive_gets_nowhere(publisher, tmp_path, case):
 
 def test_only_bytes_come_out_of_an_archive(tmp_path):
     archive = tmp_path / "t.tar.gz"
-    archive.write_bytes(tar_with(member("tiny-set/a", mode=0o6777, uid=0), member("tiny-set/d", tarfile.DIRTYPE)))
+    archive.write_bytes(
+        tar_with(member("tiny-set/a", mode=0o6777, uid=0), member("tiny-set/d", tarfile.DIRTYPE))
+    )
     unpack(archive, tmp_path, "tiny-set", 100_000)
     mode = (tmp_path / "tiny-set" / "a").stat().st_mode
     assert not mode & (stat.S_ISUID | stat.S_ISGID | 0o111)
@@ -679,6 +788,9 @@ def test_no_other_module_speaks_http():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
-            if any(name.startswith(("urllib.request", "http.client", "ftplib", "requests", "httpx")) for name in names):
+            if any(
+                name.startswith(("urllib.request", "http.client", "ftplib", "requests", "httpx"))
+                for name in names
+            ):
                 found.add(str(path.relative_to(package)))
     assert found == {os.path.join("data", "fetch.py")}

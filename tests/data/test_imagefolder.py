@@ -67,7 +67,9 @@ def test_a_share_is_held_out_of_plain_folders(root):
     assert np.array_equal(both(again, "test")[0], both(data, "test")[0])
     assert len(imagefolder(str(root), test=0.5).test) == 10
     for share in (0.0, 1.0, 0.01, -0.2):
-        with pytest.raises(ConfigError, match=r"test = .* of 20 examples must leave some on both sides"):
+        with pytest.raises(
+            ConfigError, match=r"test = .* of 20 examples must leave some on both sides"
+        ):
             imagefolder(str(root), test=share)
 
 
@@ -127,8 +129,14 @@ def broken(path: Path) -> None:
 BAD = {
     "no folder": (lambda root: None, "pets is no folder"),
     "no classes": (lambda root: root.mkdir(), "pets holds no folders"),
-    "an empty class": (lambda root: (root / "cat").mkdir(parents=True), r"cat holds no image \(\.jpg, "),
-    "train alone": (lambda root: save(root / "train" / "cat" / "a.png", pixels(1)), "neither test nor val"),
+    "an empty class": (
+        lambda root: (root / "cat").mkdir(parents=True),
+        r"cat holds no image \(\.jpg, ",
+    ),
+    "train alone": (
+        lambda root: save(root / "train" / "cat" / "a.png", pixels(1)),
+        "neither test nor val",
+    ),
     "a new class in test": (
         lambda root: [
             save(root / "train" / "cat" / "a.png", pixels(1)),
@@ -145,11 +153,17 @@ BAD = {
         r"cannot decode .*[ab]\.png",
     ),
     "text": (
-        lambda root: [save(root / "cat" / "a.png", pixels(1)), (root / "cat" / "b.jpg").write_text("%!PS-Adobe")],
+        lambda root: [
+            save(root / "cat" / "a.png", pixels(1)),
+            (root / "cat" / "b.jpg").write_text("%!PS-Adobe"),
+        ],
         r"cannot decode .*b\.jpg",
     ),
     "deep gray": (
-        lambda root: [save(root / "cat" / name, np.full((4, 6), 40_000, np.uint16)) for name in ("a.png", "b.png")],
+        lambda root: [
+            save(root / "cat" / name, np.full((4, 6), 40_000, np.uint16))
+            for name in ("a.png", "b.png")
+        ],
         r"more than 8 bits a channel .*data\.name=npz",
     ),
 }

@@ -26,7 +26,13 @@ def load(tmp_path):
 
 
 def four(x=X, y=Y, train=16, **more):
-    return {"x_train": x[:train], "y_train": y[:train], "x_test": x[train:], "y_test": y[train:], **more}
+    return {
+        "x_train": x[:train],
+        "y_train": y[:train],
+        "x_test": x[train:],
+        "y_test": y[train:],
+        **more,
+    }
 
 
 def test_four_arrays_are_taken_as_they_are(load):
@@ -84,7 +90,11 @@ def test_a_share_of_x_and_y_is_held_out_with_their_groups(load):
 @pytest.mark.parametrize("name", ["group", "group_train"])
 @pytest.mark.parametrize(
     ("names", "numbers"),
-    [([30, 10, 10, 20], [2, 0, 0, 1]), (["b", "a", "c", "a"], [1, 0, 2, 0]), ([b"b", b"a", b"b", b"b"], [1, 0, 1, 1])],
+    [
+        ([30, 10, 10, 20], [2, 0, 0, 1]),
+        (["b", "a", "c", "a"], [1, 0, 2, 0]),
+        ([b"b", b"a", b"b", b"b"], [1, 0, 1, 1]),
+    ],
 )
 def test_groups_are_numbered_in_order_of_their_names(load, name, names, numbers):
     data = load(**four(train=4, **{name: np.array(names)}))
@@ -115,29 +125,68 @@ def changed(array, row, value):
 
 
 BAD = {
-    "object labels": (four(y=np.array([{}] * 20)), "cannot read .*mine.npz: Object arrays cannot be loaded"),
+    "object labels": (
+        four(y=np.array([{}] * 20)),
+        "cannot read .*mine.npz: Object arrays cannot be loaded",
+    ),
     "object inputs": (four(x=np.array([[None]] * 20)), "Object arrays cannot be loaded"),
-    "a negative label": (four(y=changed(Y, 3, -1)), "y_train holds the label -1; number the classes from 0"),
+    "a negative label": (
+        four(y=changed(Y, 3, -1)),
+        "y_train holds the label -1; number the classes from 0",
+    ),
     "a label beyond": (four(y=changed(Y, 18, 20)), "label 20, but it has fewer examples than that"),
-    "a huge label": (four(y=changed(Y.astype(np.uint64), 0, 2**63)), "y_train holds the label 9223372036854775808"),
-    "labels of two dimensions": (four(y=Y[:, None]), r"y_train has the shape \[16, 1\], but labels must be"),
+    "a huge label": (
+        four(y=changed(Y.astype(np.uint64), 0, 2**63)),
+        "y_train holds the label 9223372036854775808",
+    ),
+    "labels of two dimensions": (
+        four(y=Y[:, None]),
+        r"y_train has the shape \[16, 1\], but labels must be",
+    ),
     "labels as text": (four(y=Y.astype(str)), "y_train is <U21, must be integers"),
     "complex targets": (four(y=Y * 1j), "y_train is complex128"),
     "no examples": (four(train=0), r"x_train has the shape \[0, 3, 4, 5\]"),
-    "inputs of one dimension": (four(x=np.arange(20.0)), r"x_train has the shape \[16\], must be \[examples"),
-    "inputs of int8": (four(x=X.astype(np.int8)), "x_train is int8, must be uint8, wider integers or floats; conv"),
-    "an index beyond": (four(x=np.full((20, 2), 2**63)), "x_train holds the index 9223372036854775808, which"),
-    "not a number": (four(x=changed(X.astype(float), 2, np.nan)), "x_train holds values that are infinite"),
-    "beyond float32": (four(x=changed(X.astype(float), 19, 1e300)), "x_test holds values that are infinite"),
-    "an infinite target": (four(y=changed(Y.astype(float), 1, np.inf)), "y_train holds values that are infinite"),
+    "inputs of one dimension": (
+        four(x=np.arange(20.0)),
+        r"x_train has the shape \[16\], must be \[examples",
+    ),
+    "inputs of int8": (
+        four(x=X.astype(np.int8)),
+        "x_train is int8, must be uint8, wider integers or floats; conv",
+    ),
+    "an index beyond": (
+        four(x=np.full((20, 2), 2**63)),
+        "x_train holds the index 9223372036854775808, which",
+    ),
+    "not a number": (
+        four(x=changed(X.astype(float), 2, np.nan)),
+        "x_train holds values that are infinite",
+    ),
+    "beyond float32": (
+        four(x=changed(X.astype(float), 19, 1e300)),
+        "x_test holds values that are infinite",
+    ),
+    "an infinite target": (
+        four(y=changed(Y.astype(float), 1, np.inf)),
+        "y_train holds values that are infinite",
+    ),
     "fewer labels": ({**four(), "y_train": Y[:15]}, "x_train has 16 rows but y_train 15"),
     "no labels": ({"x": X}, "holds x, but no y; write it with"),
     "no test": ({"x_train": X, "y_train": Y}, "holds x_train, y_train, but no x_test"),
     "nothing": ({}, "holds nothing, but no x"),
     "another test shape": ({**four(), "x_test": X[16:, :1]}, "training and test arrays must agree"),
-    "another test kind": ({**four(), "y_test": Y[16:] * 1.0}, "training and test arrays must agree"),
-    "fewer groups": (four(group=np.arange(15)), r"group is int64 \[15\], must be .* one for each of the 16"),
-    "float groups": (four(group=np.arange(16) * 0.5), r"group is float64 \[16\], must be integers or strings"),
+    "another test kind": (
+        {**four(), "y_test": Y[16:] * 1.0},
+        "training and test arrays must agree",
+    ),
+    "fewer groups": (
+        four(group=np.arange(15)),
+        r"group is int64 \[15\], must be .* one for each of the 16",
+    ),
+    "float groups": (
+        four(group=np.arange(16) * 0.5),
+        r"group is float64 \[16\], must be integers or strings",
+    ),
 }
 
 
@@ -151,7 +200,9 @@ def test_a_member_that_is_no_array_is_refused(tmp_path):
     np.savez(tmp_path / "mine.npz", **four())
     with zipfile.ZipFile(tmp_path / "mine.npz", "a") as file:
         file.writestr("group", "text")
-    with pytest.raises(DataError, match=r"mine\.npz holds 'group', which is not an array; write it with"):
+    with pytest.raises(
+        DataError, match=r"mine\.npz holds 'group', which is not an array; write it with"
+    ):
         npz(str(tmp_path / "mine.npz"))
 
 
@@ -163,7 +214,9 @@ class Evil:
 def test_a_pickle_inside_is_not_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     header = (
-        b"\x93NUMPY\x01\x00\x46\x00" + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(69) + b"\n"
+        b"\x93NUMPY\x01\x00\x46\x00"
+        + b"{'descr': '|O', 'fortran_order': False, 'shape': (1,), }".ljust(69)
+        + b"\n"
     )
     with zipfile.ZipFile("evil.npz", "w") as file:
         file.writestr("x_train.npy", header + pickle.dumps([Evil()]))
@@ -178,7 +231,9 @@ def test_a_pickle_inside_is_not_run(tmp_path, monkeypatch):
         lambda content: b"",
         lambda content: content[:100],
         lambda content: content[:-1],
-        lambda content: content[:400] + bytes([content[400] ^ 1]) + content[401:],  # a pixel: the archive's own check
+        lambda content: (
+            content[:400] + bytes([content[400] ^ 1]) + content[401:]
+        ),  # a pixel: the archive's own check
         lambda content: content.replace(b"'<i8'", b"'<x8'"),
         lambda content: b"text",
     ],

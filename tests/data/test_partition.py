@@ -100,7 +100,9 @@ def test_statistics_by_hand():
 
 def test_repeats_by_hand():
     assert Split(torch.tensor([4, 0, 2]), torch.tensor([0, 2, 3])).repeats == 0
-    assert Split(torch.tensor([4, 0, 4, 4, 0]), torch.tensor([0, 2, 5])).repeats == 3  # two more 4, one more 0
+    assert (
+        Split(torch.tensor([4, 0, 4, 4, 0]), torch.tensor([0, 2, 5])).repeats == 3
+    )  # two more 4, one more 0
 
 
 def skew(split: Split, labels: torch.Tensor, classes: int) -> list[float]:
@@ -147,12 +149,16 @@ def test_dirichlet_is_as_skewed_as_the_published_split(name, alpha):
         assert (split.sizes == samples // 100).all()
     means = np.mean([skew(split, labels, classes) for split in splits], axis=0)
     digits = (0.05, 0.0005, 0.05)
-    for mine, theirs, deviation, digit in zip(means, PUBLISHED[name, alpha], deviations, digits, strict=True):
+    for mine, theirs, deviation, digit in zip(
+        means, PUBLISHED[name, alpha], deviations, digits, strict=True
+    ):
         assert abs(mine - theirs) < 3 * deviation * math.sqrt(1 / 3 + 1 / 3) + digit
 
 
 def digest(split: Split) -> str:
-    return hashlib.sha256(split.indices.numpy().tobytes() + split.offsets.numpy().tobytes()).hexdigest()[:16]
+    return hashlib.sha256(
+        split.indices.numpy().tobytes() + split.offsets.numpy().tobytes()
+    ).hexdigest()[:16]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +171,9 @@ def digest(split: Split) -> str:
         (dirichlet, 3_000, 7, 1_500, "a1167d34dba34908"),
     ],
 )
-def test_splits_that_runs_depend_on_stay_as_they_are(partition, samples, classes, clients, expected):
+def test_splits_that_runs_depend_on_stay_as_they_are(
+    partition, samples, classes, clients, expected
+):
     assert digest(partition(torch.arange(samples) % classes, clients, 3)) == expected
 
 
@@ -183,7 +191,9 @@ def test_tiny_alpha_gives_out_every_sample_once():
     assert (early.max(dim=1).values / 500).mean() > 0.9
 
 
-def sequential(p: tuple[float, ...], left: tuple[int, ...], draws: int) -> dict[tuple[int, ...], float]:
+def sequential(
+    p: tuple[float, ...], left: tuple[int, ...], draws: int
+) -> dict[tuple[int, ...], float]:
     """The exact law of the class counts, draw by draw: class c next with odds p_c times what remains of it."""
     if draws == 0:
         return {(0,) * len(p): 1.0}
@@ -206,7 +216,9 @@ def test_race_has_the_law_of_sequential_draws(left, draws):
     law = sequential(p, left, draws)
     rng = np.random.default_rng(0)
     waits = rng.standard_exponential((trials, 3, min(draws, max(left))))
-    seen = [tuple(race(np.log(p), np.array(left, dtype=float), each, draws).tolist()) for each in waits]
+    seen = [
+        tuple(race(np.log(p), np.array(left, dtype=float), each, draws).tolist()) for each in waits
+    ]
     assert set(seen) <= set(law)
     chi2 = sum((seen.count(key) - trials * q) ** 2 / (trials * q) for key, q in law.items())
     freedom = len(law) - 1
@@ -234,7 +246,9 @@ def test_dirichlet_has_the_law_of_sequential_draws():
 
     expected = [brute_force() for _ in range(trials)]
     tensor = torch.from_numpy(labels)
-    splits = (dirichlet(tensor, 2, seed, alpha).counts(tensor, 3).tolist() for seed in range(trials))
+    splits = (
+        dirichlet(tensor, 2, seed, alpha).counts(tensor, 3).tolist() for seed in range(trials)
+    )
     seen = [tuple(map(tuple, counts)) for counts in splits]
     outcomes = list(product([(2, 0, 0), (0, 2, 0), (1, 1, 0), (1, 0, 1), (0, 1, 1)], repeat=2))
     pairs = [(seen.count(key), expected.count(key)) for key in outcomes]
@@ -256,7 +270,9 @@ def test_alpha_must_be_positive_and_finite(alpha):
 def test_each_client_needs_a_sample(partition):
     with pytest.raises(ConfigError, match="clients is 0"):
         partition(CIFAR_LABELS, 0, 0)
-    with pytest.raises(ConfigError, match=r"50001 clients cannot share 50000 samples.*at most 50000"):
+    with pytest.raises(
+        ConfigError, match=r"50001 clients cannot share 50000 samples.*at most 50000"
+    ):
         partition(CIFAR_LABELS, 50_001, 0)
 
 
@@ -303,8 +319,12 @@ def test_every_split_is_a_pure_function_that_gives_nothing_out_twice(name, clien
 @pytest.mark.parametrize("name", ["dirichlet", "dirichlet_label", "shards"])
 def test_splits_by_label_see_which_labels_are_equal_and_their_order_only(name):
     strange = torch.tensor([-7.5, 0.25, 9e9])[SKEWED]
-    assert torch.equal(PARTITIONS[name](SKEWED, 7, 1).indices, PARTITIONS[name](strange, 7, 1).indices)
-    with pytest.raises(ConfigError, match=r"shape \(100, 2\).*one class an example; use iid or group"):
+    assert torch.equal(
+        PARTITIONS[name](SKEWED, 7, 1).indices, PARTITIONS[name](strange, 7, 1).indices
+    )
+    with pytest.raises(
+        ConfigError, match=r"shape \(100, 2\).*one class an example; use iid or group"
+    ):
         PARTITIONS[name](torch.zeros(100, 2), 7, 1)
 
 
@@ -313,21 +333,27 @@ def test_dirichlet_label_gives_out_everything_in_uneven_parts():
     assert sorted(split.indices.tolist()) == list(range(50_000))
     assert split.sizes.min() >= 10
     assert split.sizes.max() > 2 * split.sizes.min()
-    assert not torch.equal(split.indices, dirichlet_label(CIFAR_LABELS, 100, 1, alpha=0.3, min_size=10).indices)
+    assert not torch.equal(
+        split.indices, dirichlet_label(CIFAR_LABELS, 100, 1, alpha=0.3, min_size=10).indices
+    )
 
 
 @pytest.mark.parametrize("alpha", [0.1, 0.5, 5.0])
 def test_dirichlet_label_cuts_each_class_by_dirichlet_shares(alpha):
     """A share of Dir(a, ..., a) over k clients has mean 1/k and variance (k - 1) / (k^2 (k a + 1))."""
     clients, labels = 4, torch.arange(2000) % 2
-    counts = torch.stack([dirichlet_label(labels, clients, seed, alpha).counts(labels, 2) for seed in range(500)])
+    counts = torch.stack(
+        [dirichlet_label(labels, clients, seed, alpha).counts(labels, 2) for seed in range(500)]
+    )
     shares = counts.double() / 1000  # [seeds, clients, classes]
     variance = (clients - 1) / (clients**2 * (clients * alpha + 1))
     # Redraws, which would bias this, need all of a client's shares below .001.
     assert shares.mean(dim=(0, 2)).tolist() == pytest.approx([0.25] * 4, abs=0.045)  # 4 errors
     assert float(shares.var(dim=0).mean()) == pytest.approx(variance, rel=0.1)
     between = torch.corrcoef(torch.stack([shares[:, 0, 0], shares[:, 0, 1]]))[0, 1]
-    assert abs(between) < 0.2  # one class says nothing about another: 4 / sqrt(500) = .18, and redraws
+    assert (
+        abs(between) < 0.2
+    )  # one class says nothing about another: 4 / sqrt(500) = .18, and redraws
 
 
 def test_dirichlet_label_draws_again_until_everyone_has_enough():
@@ -342,11 +368,16 @@ def test_dirichlet_label_draws_again_until_everyone_has_enough():
 
 
 def test_dirichlet_label_says_when_it_cannot():
-    with pytest.raises(ConfigError, match=r"min_size is 11, must be 1 to 10: 6 clients share 60 samples"):
+    with pytest.raises(
+        ConfigError, match=r"min_size is 11, must be 1 to 10: 6 clients share 60 samples"
+    ):
         dirichlet_label(torch.arange(60) % 3, 6, 0, min_size=11)
     with pytest.raises(ConfigError, match="min_size is 0"):
         dirichlet_label(torch.arange(60) % 3, 6, 0, min_size=0)
-    with pytest.raises(ConfigError, match=f"in {ATTEMPTS} draws with alpha = 1e-06 .* 6 clients .* 0 examples.*alpha"):
+    with pytest.raises(
+        ConfigError,
+        match=f"in {ATTEMPTS} draws with alpha = 1e-06 .* 6 clients .* 0 examples.*alpha",
+    ):
         dirichlet_label(torch.arange(60) % 3, 6, 0, alpha=1e-6)
 
 
@@ -359,7 +390,11 @@ def test_shards_hold_consecutive_labels():
         for shard in client_lists(split):
             a, b, c, d = labels[shard].tolist()
             assert (a, c) == (b, d)
-    pairs = {tuple(sorted(labels[shard].tolist())) for seed in range(20) for shard in shards(labels, 3, seed)}
+    pairs = {
+        tuple(sorted(labels[shard].tolist()))
+        for seed in range(20)
+        for shard in shards(labels, 3, seed)
+    }
     assert (0, 0, 1, 1) in pairs
     assert (2, 2, 2, 2) in pairs
 
@@ -376,27 +411,36 @@ def test_shards_are_runs_of_the_sorted_labels(labels, data):
     assert {len(piece) for piece in pieces} == {size}
     assert len(pieces) == clients * per_client
     # Put back in order, the shards are the sorted labels of what was given out.
-    assert [label for piece in sorted(pieces) for label in piece] == sorted(tensor[split.indices].tolist())
+    assert [label for piece in sorted(pieces) for label in piece] == sorted(
+        tensor[split.indices].tolist()
+    )
 
 
 def test_shards_leave_out_at_random_what_fills_none():
     labels = torch.arange(1003) % 10
     split = shards(labels, 10, 0, per_client=10)
     assert (split.sizes == 100).all()
-    unused = {tuple(sorted(set(range(1003)) - set(shards(labels, 10, seed, 10).indices.tolist()))) for seed in range(9)}
+    unused = {
+        tuple(sorted(set(range(1003)) - set(shards(labels, 10, seed, 10).indices.tolist())))
+        for seed in range(9)
+    }
     assert len(unused) == 9
 
 
 def test_clients_of_two_shards_have_about_two_classes():
     found = shards(CIFAR_LABELS, 100, 0).statistics(CIFAR_LABELS, 10)
     assert found.classes.max() == 2  # 5000 a class, 250 a shard: none spans two
-    assert 1.8 < found.classes.double().mean() < 2  # the second shard is of the first's class with odds 19 / 199
+    assert (
+        1.8 < found.classes.double().mean() < 2
+    )  # the second shard is of the first's class with odds 19 / 199
 
 
 def test_shards_that_cannot_be():
     with pytest.raises(ConfigError, match="per_client is 0"):
         shards(CIFAR_LABELS, 10, 0, 0)
-    with pytest.raises(ConfigError, match=r"4 clients with 3 shards each need 12 samples.*are 10.*at most 2"):
+    with pytest.raises(
+        ConfigError, match=r"4 clients with 3 shards each need 12 samples.*are 10.*at most 2"
+    ):
         shards(torch.arange(10), 4, 0, 3)
 
 
@@ -433,7 +477,11 @@ def test_groups_that_cannot_be():
 
 
 @settings(max_examples=60)
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=8), st.floats(0.001, 0.999), st.integers(0, 99))
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=8),
+    st.floats(0.001, 0.999),
+    st.integers(0, 99),
+)
 def test_hold_back_parts_every_client(sizes, share, seed):
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     split = Split(np.random.default_rng(seed).permutation(100)[: offsets[-1]], offsets)

@@ -16,7 +16,13 @@ from fedwsq.data import PARTITIONS, split_files
 from fedwsq.data.partition import Split, dirichlet
 from fedwsq.data.split_files import from_file, import_split, load_split, save_split
 
-PLAIN = {"format": "fedwsq-split", "version": 1, "examples": 6, "repeats": False, "clients": [[3, 1], [0, 5, 2]]}
+PLAIN = {
+    "format": "fedwsq-split",
+    "version": 1,
+    "examples": 6,
+    "repeats": False,
+    "clients": [[3, 1], [0, 5, 2]],
+}
 
 
 def write(path, **changes):
@@ -115,7 +121,18 @@ def test_a_key_that_lacks_is_refused(tmp_path):
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[1, 2]", "null", "[" * 100_000, '{"a":' * 100_000, "1" * 10_000, "NaN", "{0: [1, 2]}", "\x00"],
+    [
+        "",
+        "{",
+        "[1, 2]",
+        "null",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "1" * 10_000,
+        "NaN",
+        "{0: [1, 2]}",
+        "\x00",
+    ],
 )
 def test_what_is_no_json_object_is_refused(tmp_path, text):
     path = tmp_path / "split.json"
@@ -165,7 +182,12 @@ SMALL = {client: np.array(indices) for client, indices in PUBLISHED.items()}
         json.dumps(PUBLISHED, indent=2),
         str(SMALL),
         "{0: array([2238, 32848,\n       27025], dtype=int64), 1: np.array([13967]), 2: array([5, 1])}",
-        str({client: [np.int64(index) for index in indices] for client, indices in PUBLISHED.items()}),
+        str(
+            {
+                client: [np.int64(index) for index in indices]
+                for client, indices in PUBLISHED.items()
+            }
+        ),
         "{0: [np.int64(2238), np.int64(32848), np.int64(27025)], 1: [np.int64(13967)], 2: [np.int64(5), np.int64(1)]}",
         str(OrderedDict(PUBLISHED)),
         "OrderedDict([(0, [2238, 32848, 27025]), (1, [13967]), (2, [5, 1])])",
@@ -183,7 +205,9 @@ def test_published_files_in_every_dress(tmp_path, text):
 def test_repeats_are_counted_then_kept_or_dropped(tmp_path):
     path = tmp_path / "published.txt"
     path.write_text("{0: [1, 2, 2], 1: [3, 1], 2: [4, 2]}")
-    with pytest.raises(DataError, match=r"gives 3 of its 7 indices out again; --drop-repeats .* --keep-repeats"):
+    with pytest.raises(
+        DataError, match=r"gives 3 of its 7 indices out again; --drop-repeats .* --keep-repeats"
+    ):
         import_split(path)
     assert lists(import_split(path, "keep")) == [[1, 2, 2], [3, 1], [4, 2]]
     assert lists(import_split(path, "drop")) == [[1, 2], [3], [4]]

@@ -33,7 +33,9 @@ def test_without_noise_an_image_is_its_class_and_with_it_alone_is_nothing():
     assert len(torch.unique(x[:4], dim=0)) == 4
     pure = synthetic(samples=20_000, classes=2, noise=1.0).train._parts[0].double()
     assert pure.mean() == pytest.approx(127.5, abs=0.5)
-    assert (pure[::2].mean(dim=0) - pure[1::2].mean(dim=0)).abs().max() < 5 * 74 * (2 / 10_000) ** 0.5
+    assert (pure[::2].mean(dim=0) - pure[1::2].mean(dim=0)).abs().max() < 5 * 74 * (
+        2 / 10_000
+    ) ** 0.5
 
 
 def test_it_can_be_learned_but_not_by_heart():

@@ -25,7 +25,9 @@ def jpeg(seed: int, mode: str = "RGB", size: int = 64) -> bytes:
 
 
 def decode(content: bytes) -> torch.Tensor:
-    return torch.from_numpy(np.array(Image.open(io.BytesIO(content)).convert("RGB")).transpose(2, 0, 1))
+    return torch.from_numpy(
+        np.array(Image.open(io.BytesIO(content)).convert("RGB")).transpose(2, 0, 1)
+    )
 
 
 @pytest.fixture
@@ -102,14 +104,32 @@ def cut_jpeg(folder: Path) -> None:
 
 NOTES = "val/val_annotations.txt"
 DAMAGE = {
-    "wnid missing": (replace("wnids.txt", "n01443537\n", ""), "wnids.txt does not name the class train/n01443537"),
-    "wnid cut short": (replace("wnids.txt", "n04067472\n", "n0406"), r"wnids.txt line 3 is 'n0406', not a class"),
-    "wnid twice": (replace("wnids.txt", "n04067472", "n01443537"), "wnids.txt must name classes, each once"),
+    "wnid missing": (
+        replace("wnids.txt", "n01443537\n", ""),
+        "wnids.txt does not name the class train/n01443537",
+    ),
+    "wnid cut short": (
+        replace("wnids.txt", "n04067472\n", "n0406"),
+        r"wnids.txt line 3 is 'n0406', not a class",
+    ),
+    "wnid twice": (
+        replace("wnids.txt", "n04067472", "n01443537"),
+        "wnids.txt must name classes, each once",
+    ),
     "wnid a path": (replace("wnids.txt", "n04067472", "../../x"), r"line 3 is '../../x'"),
     "wnids empty": (lambda folder: (folder / "wnids.txt").write_text(""), "must name classes"),
-    "wnids not text": (lambda folder: (folder / "wnids.txt").write_bytes(b"\xff\xfe"), "cannot read .*wnids.txt"),
-    "class folder missing": (lambda folder: shutil.rmtree(folder / "train" / WNIDS[1]), "train/n01443537 is missing"),
-    "class folder unknown": (lambda folder: (folder / "train" / "n99999999").mkdir(), "does not name .*n99999999"),
+    "wnids not text": (
+        lambda folder: (folder / "wnids.txt").write_bytes(b"\xff\xfe"),
+        "cannot read .*wnids.txt",
+    ),
+    "class folder missing": (
+        lambda folder: shutil.rmtree(folder / "train" / WNIDS[1]),
+        "train/n01443537 is missing",
+    ),
+    "class folder unknown": (
+        lambda folder: (folder / "train" / "n99999999").mkdir(),
+        "does not name .*n99999999",
+    ),
     "class without images": (
         lambda folder: [p.unlink() for p in (folder / "train" / WNIDS[0] / "images").iterdir()],
         f"train/{WNIDS[0]}/images holds no image",
@@ -119,12 +139,24 @@ DAMAGE = {
         f"cannot list the images in .*{WNIDS[0]}",
     ),
     "no train": (lambda folder: shutil.rmtree(folder / "train"), "train/n01443537 is missing"),
-    "annotations missing": (lambda folder: (folder / NOTES).unlink(), "cannot read .*val_annotations.txt"),
+    "annotations missing": (
+        lambda folder: (folder / NOTES).unlink(),
+        "cannot read .*val_annotations.txt",
+    ),
     "unknown class": (replace(NOTES, WNIDS[1], "n00000000"), "line 4 names the class 'n00000000'"),
     "class left out": (replace(NOTES, f"\t{WNIDS[1]}", ""), "line 4 names the class '0'"),
-    "line cut short": (replace(NOTES, f"{WNIDS[1]}\t0\t0\t63\t63\n", "n0144"), "line 4 names the class 'n0144'"),
-    "image left out": (replace(NOTES, f"val_3.JPEG\t{WNIDS[1]}\t0\t0\t63\t63\n", ""), "no line for val_3.JPEG"),
-    "image twice": (replace(NOTES, "val_3.JPEG", "val_2.JPEG"), "line 4 names the image 'val_2.JPEG' twice"),
+    "line cut short": (
+        replace(NOTES, f"{WNIDS[1]}\t0\t0\t63\t63\n", "n0144"),
+        "line 4 names the class 'n0144'",
+    ),
+    "image left out": (
+        replace(NOTES, f"val_3.JPEG\t{WNIDS[1]}\t0\t0\t63\t63\n", ""),
+        "no line for val_3.JPEG",
+    ),
+    "image twice": (
+        replace(NOTES, "val_3.JPEG", "val_2.JPEG"),
+        "line 4 names the image 'val_2.JPEG' twice",
+    ),
     "image missing": (
         lambda folder: (folder / "val" / "images" / "val_2.JPEG").unlink(),
         "line 3 names the image 'val_2.JPEG' but it is not in val/images",
@@ -177,17 +209,28 @@ def test_the_real_data_is_what_was_published():
     wnids = (root / "wnids.txt").read_text().split()
     assert (data.classes, data.shape) == (200, (3, 64, 64))
     # The test labels, image by image, by the annotations.
-    rows = [line.split("\t")[:2] for line in (root / "val" / "val_annotations.txt").read_text().splitlines()]
+    rows = [
+        line.split("\t")[:2]
+        for line in (root / "val" / "val_annotations.txt").read_text().splitlines()
+    ]
     assert [wnids[label] for label in data.test.labels.tolist()] == [wnid for _, wnid in rows]
     # The training labels by the names of the files, and some pixels by Pillow.
-    names = [path for wnid in wnids for path in sorted((root / "train" / wnid / "images").iterdir())]
-    assert [wnids[label] for label in data.train.labels.tolist()] == [path.name.split("_")[0] for path in names]
+    names = [
+        path for wnid in wnids for path in sorted((root / "train" / wnid / "images").iterdir())
+    ]
+    assert [wnids[label] for label in data.train.labels.tolist()] == [
+        path.name.split("_")[0] for path in names
+    ]
     chosen = torch.arange(0, len(names), 97)
     x, _ = data.train.take(chosen)
     for row, index in enumerate(chosen.tolist()):
         assert torch.equal(x[row], decode(names[index].read_bytes()))
     # Gray images are there, and their channels are equal.
-    gray = [i for i, (name, _) in enumerate(rows) if Image.open(root / "val" / "images" / name).mode == "L"]
+    gray = [
+        i
+        for i, (name, _) in enumerate(rows)
+        if Image.open(root / "val" / "images" / name).mode == "L"
+    ]
     assert gray
     x, _ = data.test.take(torch.tensor(gray))
     assert (x == x[:, :1]).all()

@@ -35,7 +35,9 @@ def server(dequantize, aggregation, bits):
     shared = link.init(SCHEMA, ("delta",))
     for client, (name, rate) in enumerate(zip(UPDATES, bits, strict=True)):
         key = Key(0, 1, client)
-        sent = link.send({"delta": {"w": torch.tensor(UPDATES[name])}}, shared, key, (rate,), SCHEMA)
+        sent = link.send(
+            {"delta": {"w": torch.tensor(UPDATES[name])}}, shared, key, (rate,), SCHEMA
+        )
         weight = WEIGH[aggregation](1.0, sent.error)
         link.accumulate(sent.packets, shared, key, gathered.vectors, weight, SCHEMA)
         gathered.weight += weight
@@ -61,7 +63,10 @@ def test_mixed_bits_share_one_scale():
     ("errors", "shares"),
     [
         ([1.3404255319148937, 1.0], [0.4607843137254901, 0.5392156862745099]),  # one bit
-        ([0.01503546099290779, 0.005714285714285708], [0.4976936344310297, 0.5023063655689703]),  # four bits
+        (
+            [0.01503546099290779, 0.005714285714285708],
+            [0.4976936344310297, 0.5023063655689703],
+        ),  # four bits
     ],
 )
 def test_fedhq_weighs_by_error(errors, shares):
@@ -70,13 +75,19 @@ def test_fedhq_weighs_by_error(errors, shares):
 
 
 def test_the_other_weights():
-    assert (WEIGH["examples"](300.0, 9.0), WEIGH["uniform"](300.0, 9.0), WEIGH["sum"](300.0, 9.0)) == (300.0, 1.0, 1.0)
+    assert (
+        WEIGH["examples"](300.0, 9.0),
+        WEIGH["uniform"](300.0, 9.0),
+        WEIGH["sum"](300.0, 9.0),
+    ) == (300.0, 1.0, 1.0)
 
 
 def test_a_mean_carries_the_clients_mean_metrics():
     gathered = Gathered({"delta": {"w": torch.tensor([4.0])}}, weight=2.0)
     for lr_sum in (1.0, 3.0):
-        gathered.replies.append(Message(Kind.REPLY, Key(0, 1, 0), bytes(16), metrics={"lr_sum": lr_sum}))
+        gathered.replies.append(
+            Message(Kind.REPLY, Key(0, 1, 0), bytes(16), metrics={"lr_sum": lr_sum})
+        )
     mean = gathered.mean()
     assert mean.vectors["delta"]["w"].tolist() == [2.0]
     assert mean.metrics == {"lr_sum": 2.0}

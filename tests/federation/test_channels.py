@@ -121,12 +121,26 @@ def test_a_trace_of_clients(tmp_path):
 def test_clients_beyond_the_file_wrap_around(tmp_path):
     """Clients 2, 5 and 7 are the 0th, 1st and 2nd that the file names, whatever the order of its lines."""
     found = trace(tmp_path, f"{HEAD}\n7,70,1\n2,20,1\n5,50,1\n")
-    assert [at(found, client).up_bytes_per_second for client in range(9)] == [20, 50, 20, 20, 50, 50, 20, 70, 70]
+    assert [at(found, client).up_bytes_per_second for client in range(9)] == [
+        20,
+        50,
+        20,
+        20,
+        50,
+        50,
+        20,
+        70,
+        70,
+    ]
 
 
 def test_a_row_holds_from_its_round_on(tmp_path):
-    text = "round,client,seconds_per_step,down_bytes_per_second,up_bytes_per_second,latency_seconds\n"
-    found = trace(tmp_path, text + "10,0,.3,9,30,.1\n3,0,.1,9,10,.1\n5,1,.5,9,50,.1\n4,0,.2,9,20,.1\n")
+    text = (
+        "round,client,seconds_per_step,down_bytes_per_second,up_bytes_per_second,latency_seconds\n"
+    )
+    found = trace(
+        tmp_path, text + "10,0,.3,9,30,.1\n3,0,.1,9,10,.1\n5,1,.5,9,50,.1\n4,0,.2,9,20,.1\n"
+    )
     expected = {1: 10, 2: 10, 3: 10, 4: 20, 5: 20, 9: 20, 10: 30, 11: 30, 1000: 30}
     assert {r: at(found, 0, r).up_bytes_per_second for r in expected} == expected
     assert at(found, 0, 4) == Channel(20, 9, 0.1, 0.2)
@@ -182,7 +196,9 @@ def test_a_bad_trace_is_one_error_that_says_where(tmp_path, text, why):
     assert "\n" not in str(raised.value)
 
 
-@given(junk=st.binary(max_size=200), header=st.booleans(), name=st.sampled_from(["t.csv", "t.jsonl"]))
+@given(
+    junk=st.binary(max_size=200), header=st.booleans(), name=st.sampled_from(["t.csv", "t.jsonl"])
+)
 def test_junk_is_a_channel_or_an_error_and_nothing_else(tmp_path_factory, junk, header, name):
     folder = tmp_path_factory.mktemp("junk")
     try:
@@ -223,10 +239,16 @@ def test_the_records_of_a_run_replay_it_exactly(tmp_path):
     drawn = Lognormal(fading=0.3)
     sampled = {1: (0, 4), 2: (4, 9), 3: (), 4: (0, 9)}
     records = [
-        {"round": r, "test_accuracy": None, "channels": {str(c): list(at(drawn, c, r)) for c in clients}}
+        {
+            "round": r,
+            "test_accuracy": None,
+            "channels": {str(c): list(at(drawn, c, r)) for c in clients},
+        }
         for r, clients in sampled.items()
     ]
-    found = trace(tmp_path, "".join(json.dumps(record) + "\n" for record in records), "rounds.jsonl")
+    found = trace(
+        tmp_path, "".join(json.dumps(record) + "\n" for record in records), "rounds.jsonl"
+    )
     for round, clients in sampled.items():
         for client in clients:
             assert at(found, client, round) == at(drawn, client, round)
@@ -234,8 +256,14 @@ def test_the_records_of_a_run_replay_it_exactly(tmp_path):
 
 
 def test_records_without_channels_are_left_out(tmp_path):
-    lines = ['{"round": 1}', '{"round": 2, "channels": {}}', '{"round": 3, "channels": {"0": [5, 6, 0, 0.5]}}']
-    found = trace(tmp_path, "\n".join([*lines, '{"round": 4, "channels": null}', ""]), "rounds.jsonl")
+    lines = [
+        '{"round": 1}',
+        '{"round": 2, "channels": {}}',
+        '{"round": 3, "channels": {"0": [5, 6, 0, 0.5]}}',
+    ]
+    found = trace(
+        tmp_path, "\n".join([*lines, '{"round": 4, "channels": null}', ""]), "rounds.jsonl"
+    )
     assert at(found, 0, 9) == Channel(5, 6, 0, 0.5)
     with pytest.raises(ConfigError, match="holds no channels"):
         at(trace(tmp_path, lines[0] + "\n", "plain.jsonl"), 0)
@@ -252,11 +280,17 @@ def test_records_without_channels_are_left_out(tmp_path):
         ('{"round": 2.5}', "line 2: round is '2.5'"),
         ('{"round": 2, "channels": {"0": [1, 1, 0]}}', "line 2: channel of client 0 must be"),
         ('{"round": 2, "channels": {"0": 7}}', "line 2: channel of client 0 must be"),
-        ('{"round": 2, "channels": {"x": [1, 1, 0, 0]}}', "line 2: channel of client x is 'x', must be a whole"),
+        (
+            '{"round": 2, "channels": {"x": [1, 1, 0, 0]}}',
+            "line 2: channel of client x is 'x', must be a whole",
+        ),
         ('{"round": 2, "channels": {"0": [1, NaN, 0, 0]}}', "line 2: down_bytes_per_second is nan"),
         ('{"round": 2, "channels": {"0": [1, true, 0, 0]}}', "must be a number"),
         ('{"round": 2, "channels": {"0": [1, "1", 0, -1]}}', "line 2: seconds_per_step is -1"),
-        ('{"round": 1, "channels": {"0": [1, 1, 0, 0]}}', "lines 1 and 2 are both for client 0 in round 1"),
+        (
+            '{"round": 1, "channels": {"0": [1, 1, 0, 0]}}',
+            "lines 1 and 2 are both for client 0 in round 1",
+        ),
     ],
     ids=range(13),
 )
@@ -280,7 +314,12 @@ def test_what_a_client_reports_replaces_the_guess():
     assert observed(GUESS, metrics) == Channel(5e5, 1e7, 0.1, 0.05)
     assert observed(GUESS, {"up_bytes_per_second": 5e5}) == Channel(5e5, 1e7, 0.1, 0.2)
     assert observed(GUESS, {"train_seconds": 3.0, "steps": 60.0}) == Channel(1e6, 1e7, 0.1, 0.05)
-    assert observed(GUESS, {"train_seconds": 3.0}) == observed(GUESS, {"steps": 3.0}) == observed(GUESS, {}) == GUESS
+    assert (
+        observed(GUESS, {"train_seconds": 3.0})
+        == observed(GUESS, {"steps": 3.0})
+        == observed(GUESS, {})
+        == GUESS
+    )
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf, -math.inf, 1e20, 1e-9])
@@ -291,21 +330,37 @@ def test_hostile_reports_are_ignored(value):
         assert observed(GUESS, {"train_seconds": value, "steps": 1.0}) == GUESS
 
 
-@given(metrics=st.dictionaries(st.sampled_from(["up_bytes_per_second", "train_seconds", "steps"]), st.floats()))
+@given(
+    metrics=st.dictionaries(
+        st.sampled_from(["up_bytes_per_second", "train_seconds", "steps"]), st.floats()
+    )
+)
 def test_times_stay_finite_whatever_is_reported(metrics):
     channel = observed(GUESS, metrics)
-    for seconds in (upload_seconds(channel, 1e12), download_seconds(channel, 1e12), compute_seconds(channel, 1e6)):
+    for seconds in (
+        upload_seconds(channel, 1e12),
+        download_seconds(channel, 1e12),
+        compute_seconds(channel, 1e6),
+    ):
         assert 0 <= seconds < math.inf
 
 
 @pytest.mark.parametrize(
     "settings",
-    ["none", "lognormal", {"name": "lognormal", "sigma": 1}, {"name": "trace", "path": "x.csv"}, "measured"],
+    [
+        "none",
+        "lognormal",
+        {"name": "lognormal", "sigma": 1},
+        {"name": "trace", "path": "x.csv"},
+        "measured",
+    ],
     ids=str,
 )
 def test_a_config_gives_the_channels_back(settings):
     plan = make_plan({"channels": settings})
-    assert type(plan.channels) is CHANNELS[settings if isinstance(settings, str) else settings["name"]]
+    assert (
+        type(plan.channels) is CHANNELS[settings if isinstance(settings, str) else settings["name"]]
+    )
     assert plan_digest(make_plan({"channels": settings})) == plan_digest(plan)
     assert hash(plan.channels) is not None
 
@@ -322,6 +377,13 @@ def test_a_run_replays_the_channels_of_another(tmp_path):
             run.go()
     one, two = rows(tmp_path / "a"), rows(tmp_path / "b")
     for before, after in zip(one, two, strict=True):
-        for what in ("channels", "bits", "uplink_bytes", "sat_out", "simulated_seconds", "test_loss"):
+        for what in (
+            "channels",
+            "bits",
+            "uplink_bytes",
+            "sat_out",
+            "simulated_seconds",
+            "test_loss",
+        ):
             assert after[what] == before[what]
     assert len({row["bits"] for row in one}) + sum(row["sat_out"] for row in one) > 1

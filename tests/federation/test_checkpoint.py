@@ -70,7 +70,10 @@ def test_a_snapshot_without_history_comes_back_too(tmp_path):
 def test_the_one_before_is_kept_and_no_more(tmp_path):
     for number in (1, 2, 3):
         save_snapshot(tmp_path, make_snapshot(number))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["last.safetensors", "previous.safetensors"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "last.safetensors",
+        "previous.safetensors",
+    ]
     (tmp_path / "last.safetensors").unlink()
     loaded, warning = load_snapshot(tmp_path)
     assert_same(loaded, make_snapshot(2))
@@ -115,7 +118,13 @@ def test_the_run_id_and_the_round_are_guarded_like_the_tensors(tmp_path):
 
 def test_facts_that_are_missing_or_of_another_kind_are_damage_not_a_crash(tmp_path):
     path = tmp_path / "last.safetensors"
-    for metadata in ({}, {"fedwsq": "[]"}, {"fedwsq": "{"}, {"fedwsq": '{"format": 2}'}, {"fedwsq": "null"}):
+    for metadata in (
+        {},
+        {"fedwsq": "[]"},
+        {"fedwsq": "{"},
+        {"fedwsq": '{"format": 2}'},
+        {"fedwsq": "null"},
+    ):
         save_tensors(path, {"server/params/a": torch.ones(2)}, metadata)
         with pytest.raises(RunError, match="no usable checkpoint"):
             load_snapshot(tmp_path)
@@ -184,7 +193,9 @@ def test_a_damaged_last_checkpoint_falls_back_and_ends_the_same(finished, tmp_pa
         assert "going on from round 2" in warning
         summary = run.go()
     assert summary.weights == finished.summary.weights
-    assert [timeless(row) for row in rows(folder)] == [timeless(row) for row in rows(finished.folder)]
+    assert [timeless(row) for row in rows(folder)] == [
+        timeless(row) for row in rows(finished.folder)
+    ]
     assert load_snapshot(folder / "checkpoints")[0].round == 3
 
 
@@ -195,7 +206,10 @@ def test_two_damaged_checkpoints_are_an_error_and_nothing_is_deleted(finished, t
     for name in ("last.safetensors", "previous.safetensors"):
         damage(folder / "checkpoints" / name)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    with pytest.raises(RunError, match=r"last\.safetensors.*previous\.safetensors"), Run.resume(folder, workers=1):
+    with (
+        pytest.raises(RunError, match=r"last\.safetensors.*previous\.safetensors"),
+        Run.resume(folder, workers=1),
+    ):
         pass
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 

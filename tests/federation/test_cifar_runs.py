@@ -35,7 +35,10 @@ def serial(tmp_path_factory) -> tuple[Summary, list]:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [2, 3])
 def test_any_number_of_workers_gives_the_same_weights(serial, tmp_path, workers):
-    assert run("cifar10-resnet8", REDUCED, out=tmp_path / "run", workers=workers).weights == serial[0].weights
+    assert (
+        run("cifar10-resnet8", REDUCED, out=tmp_path / "run", workers=workers).weights
+        == serial[0].weights
+    )
     assert [timeless(row) for row in rows(tmp_path / "run")] == serial[1]
 
 
@@ -43,7 +46,9 @@ def test_any_number_of_workers_gives_the_same_weights(serial, tmp_path, workers)
 def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(serial, tmp_path):
     folder = tmp_path / "run"
     words = [f"{key}={value}" for key, value in REDUCED.items()]
-    process = start("run", "cifar10-resnet8", *words, "--out", folder, "--workers", "2", cwd=tmp_path)
+    process = start(
+        "run", "cifar10-resnet8", *words, "--out", folder, "--workers", "2", cwd=tmp_path
+    )
     wait_until(lambda: len(rows(folder)) == 1, process=process)
     time.sleep(0.3)
     workers = psutil.Process(process.pid).children()

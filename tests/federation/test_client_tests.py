@@ -27,17 +27,30 @@ def test_each_client_keeps_its_share_back():
     whole, parted = build_workload(tiny()), build_workload(tiny(**OWN))
     assert whole.client_tests is None
     for client in range(10):
-        mine, train, test = (split[client].tolist() for split in (whole.split, parted.split, parted.client_tests))
+        mine, train, test = (
+            split[client].tolist() for split in (whole.split, parted.split, parted.client_tests)
+        )
         assert len(test) == round(0.2 * len(mine))
         assert sorted(train + test) == sorted(mine)
         assert len(parted.shard(client).y) == len(train)
-    assert torch.equal(build_workload(tiny(**OWN)).client_tests.indices, parted.client_tests.indices)
-    assert not torch.equal(build_workload(tiny(seed=1, **OWN)).client_tests.indices, parted.client_tests.indices)
+    assert torch.equal(
+        build_workload(tiny(**OWN)).client_tests.indices, parted.client_tests.indices
+    )
+    assert not torch.equal(
+        build_workload(tiny(seed=1, **OWN)).client_tests.indices, parted.client_tests.indices
+    )
 
 
 def test_batches_never_cross_clients_and_cover_everyone(monkeypatch):
     monkeypatch.setattr(workload_module, "EVAL_BATCH", 7)
-    plan = tiny(**{"data.partition": "dirichlet_label", "data.partition.alpha": 0.5, "data.validation": 0.1}, **OWN)
+    plan = tiny(
+        **{
+            "data.partition": "dirichlet_label",
+            "data.partition.alpha": 0.5,
+            "data.validation": 0.1,
+        },
+        **OWN,
+    )
     workload = build_workload(plan)
     starts, owners = workload.client_batches
     assert not set(starts) & set(workload.eval_batches())
@@ -80,15 +93,23 @@ def test_a_pool_scores_as_one_process_does_and_runs_are_the_same_without_eval_cl
     plan = tiny(rounds=2, **OWN)
     run(plan, out=tmp_path / "one", workers=1)
     run(plan, out=tmp_path / "two", workers=2)
-    assert [timeless(row) for row in rows(tmp_path / "one")] == [timeless(row) for row in rows(tmp_path / "two")]
+    assert [timeless(row) for row in rows(tmp_path / "one")] == [
+        timeless(row) for row in rows(tmp_path / "two")
+    ]
     run(tiny(rounds=2, **{"data.client_test": 0.2}), out=tmp_path / "unasked", workers=1)
     for row, other in zip(rows(tmp_path / "one"), rows(tmp_path / "unasked"), strict=True):
         assert other["client_accuracy"] is None
-        assert (row["test_accuracy"], row["test_loss"]) == (other["test_accuracy"], other["test_loss"])
+        assert (row["test_accuracy"], row["test_loss"]) == (
+            other["test_accuracy"],
+            other["test_loss"],
+        )
 
 
 def test_clients_without_a_test_example_are_left_out():
-    plan = tiny(**{"data.partition": "user_code:first_is_empty", "data.clients": 4, "clients_per_round": 4}, **OWN)
+    plan = tiny(
+        **{"data.partition": "user_code:first_is_empty", "data.clients": 4, "clients_per_round": 4},
+        **OWN,
+    )
     workload = build_workload(plan)
     starts, owners = workload.client_batches
     assert workload.client_tests.sizes.tolist()[0] == 0
@@ -112,10 +133,19 @@ def grouped() -> Dataset:
 
 
 def test_groups_reach_the_split_less_what_validation_holds_out():
-    plan = tiny(**{"data.partition": "group", "data.clients": 3, "clients_per_round": 3, "data.validation": 0.1})
+    plan = tiny(
+        **{
+            "data.partition": "group",
+            "data.clients": 3,
+            "clients_per_round": 3,
+            "data.validation": 0.1,
+        }
+    )
     with pytest.raises(ConfigError, match="no groups"):
         build_workload(plan)
-    workload = build_workload(replace(plan, data=replace(plan.data, load=LoadData("grouped", grouped))))
+    workload = build_workload(
+        replace(plan, data=replace(plan.data, load=LoadData("grouped", grouped)))
+    )
     for client, places in enumerate([{1}, {0}, {2, 3}]):
         mine = workload.kept[workload.split[client]]
         assert set((mine % 4).tolist()) == places

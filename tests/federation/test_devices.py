@@ -26,10 +26,17 @@ class Looking(Scaffold):
 
     def client_update(self, received, client, task):
         """A thousandth of the model, from the CPU."""
-        tensors = [x for vectors in (received, client) for params in vectors.values() for x in params.values()]
+        tensors = [
+            x
+            for vectors in (received, client)
+            for params in vectors.values()
+            for x in params.values()
+        ]
         SEEN.append({x.device.type for x in [*tensors, task.class_counts]})
         still = {name: torch.full(tuple(x.shape), 1e-3) for name, x in received["params"].items()}
-        return task.update(Trained({}, 0, 0.0, 0.0), delta=still, control=scale(0.5, still)), {"control": still}
+        return task.update(Trained({}, 0, 0.0, 0.0), delta=still, control=scale(0.5, still)), {
+            "control": still
+        }
 
 
 def test_what_a_client_receives_and_remembers_is_on_its_device():
@@ -48,7 +55,10 @@ def test_workers_without_a_run_directory_share_what_clients_remember():
     plan = tiny(algorithm="scaffold", clients_per_round=10)
     workload = build_workload(plan)
     start, found = first_snapshot(workload), []
-    for backend in (Serial(Site(workload, torch.device("cpu"))), Pool(dump_plan(plan), 2, torch.device("cpu"))):
+    for backend in (
+        Serial(Site(workload, torch.device("cpu"))),
+        Pool(dump_plan(plan), 2, torch.device("cpu")),
+    ):
         with closing(backend):
             federation = Federation(workload, backend, start)
             assert [federation.step().failures for _ in range(3)] == [{}, {}, {}]
@@ -61,7 +71,9 @@ def test_every_worker_has_a_gpu_of_its_own(monkeypatch):
     several, second = torch.device("cuda"), torch.device("cuda:1")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [gpu_for(slot, several) for slot in range(3)] == [{"CUDA_VISIBLE_DEVICES": n} for n in ("0", "1", "0")]
+    assert [gpu_for(slot, several) for slot in range(3)] == [
+        {"CUDA_VISIBLE_DEVICES": n} for n in ("0", "1", "0")
+    ]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-f0")
     assert gpu_for(1, several) == {"CUDA_VISIBLE_DEVICES": "GPU-f0"}
     assert gpu_for(1, second) == gpu_for(1, torch.device("cpu")) == {}
@@ -73,7 +85,9 @@ def test_every_worker_has_a_gpu_of_its_own(monkeypatch):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("settings", [{}, {"algorithm": "scaffold"}, {"uplink.error_feedback": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"algorithm": "scaffold"}, {"uplink.error_feedback": True}]
+)
 def test_a_run_on_a_gpu_learns(settings):
     workload = build_workload(tiny(**settings))
     federation = Federation(workload, Serial(Site(workload, torch.device("cuda"))))

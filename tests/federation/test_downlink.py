@@ -19,7 +19,9 @@ from harness import tiny
 
 CPU = torch.device("cpu")
 CHAIN = {"downlink": {"codec": "danuq", "bits": 1, "mode": "chain", "select": "all"}}
-MODEL = {"downlink": {"codec": {"name": "uq", "rounding": "nearest", "scales": "channel"}, "bits": 8}}
+MODEL = {
+    "downlink": {"codec": {"name": "uq", "rounding": "nearest", "scales": "channel"}, "bits": 8}
+}
 WHOLE_COHORT = {"data.clients": 4, "clients_per_round": 4}
 
 
@@ -32,7 +34,9 @@ class Deaf:
     def dispatch(self, body, orders):
         for order in orders:
             self.sent[order.key.round, order.key.client] = order, body
-        yield from self.inner.dispatch(body, [o for o in orders if o.key.client or o.key.round not in self.away])
+        yield from self.inner.dispatch(
+            body, [o for o in orders if o.key.client or o.key.round not in self.away]
+        )
 
     def evaluate(self, body, starts):
         return self.inner.evaluate(body, starts)
@@ -50,7 +54,11 @@ def federate(plan, away=range(0), snapshot=None, folder=None):
 def held(site, client, round_):
     """The public model in a client's memory."""
     memory = site.store.load(client, round_)
-    return {name.removeprefix(PUBLIC): params for name, params in memory.items() if name.startswith(PUBLIC)}
+    return {
+        name.removeprefix(PUBLIC): params
+        for name, params in memory.items()
+        if name.startswith(PUBLIC)
+    }
 
 
 def same(a, b):
@@ -88,7 +96,9 @@ def test_bytes_are_counted_as_they_are_sent():
     for _ in range(3):
         record = server.step()
         sent = [server.backend.sent[record.round, client] for client in range(4)]
-        assert record.downlink_bytes == sum(len(order.body or body) + len(order.head) for order, body in sent)
+        assert record.downlink_bytes == sum(
+            len(order.body or body) + len(order.head) for order, body in sent
+        )
     # one bit a parameter, and the broadcast's fixed bytes
     parameters = sum(server.schema.sizes.values())
     assert record.downlink_bytes < 4 * (parameters / 8 + 3000)
@@ -104,7 +114,9 @@ def test_the_public_model_follows_the_server_and_does_not_drift():
         gaps.append(sum(float((public[n] - target[n]).square().sum()) for n in target))
         moved = sum(float((server.params[n] - target[n]).square().sum()) for n in target)
     assert gaps[0] == 0
-    assert 0 < gaps[-1] < 30 * moved  # one bit: what is left over is a few rounds of movement, not twelve
+    assert (
+        0 < gaps[-1] < 30 * moved
+    )  # one bit: what is left over is a few rounds of movement, not twelve
 
 
 @pytest.mark.parametrize("settings", [CHAIN, MODEL], ids=["chain", "model"])
@@ -119,7 +131,9 @@ def test_serial_pool_and_resume_agree(settings, tmp_path):
     for _ in range(2):
         first.step()
     save_snapshot(tmp_path / "checkpoints", first.snapshot)
-    again, _ = federate(plan, snapshot=load_snapshot(tmp_path / "checkpoints")[0], folder=tmp_path / "clients")
+    again, _ = federate(
+        plan, snapshot=load_snapshot(tmp_path / "checkpoints")[0], folder=tmp_path / "clients"
+    )
     again.step()
     assert fingerprint(again.params) == fingerprint(server.params)
 
@@ -170,7 +184,10 @@ def test_a_chain_with_a_gap_or_a_stranger_is_refused():
     for _ in range(3):
         server.step()
     public, link = held(site, 0, 1), server.plan.downlink
-    steps = {number: decode(server.snapshot.public.steps[number], server.schema).packets for number in (2, 3)}
+    steps = {
+        number: decode(server.snapshot.public.steps[number], server.schema).packets
+        for number in (2, 3)
+    }
     whole = rebuild(link, public, {**steps[2], **steps[3]}, 1, 3, 0, server.schema)
     assert same(whole, server.snapshot.public.vectors)
     with pytest.raises(MessageError, match=r"differences of rounds \[3\], expected 2 to 3"):
@@ -184,7 +201,9 @@ def test_a_chain_with_a_gap_or_a_stranger_is_refused():
 def test_a_step_of_the_wrong_rate_is_refused():
     server, site = federate(tiny(rounds=3, **CHAIN, **WHOLE_COHORT))
     server.step(), server.step()
-    two = replace(server.plan.downlink, bits=tiny(**{"uplink.codec": "danuq", "uplink.bits": 2}).uplink.bits)
+    two = replace(
+        server.plan.downlink, bits=tiny(**{"uplink.codec": "danuq", "uplink.bits": 2}).uplink.bits
+    )
     packets = decode(server.snapshot.public.steps[2], server.schema).packets
     with pytest.raises(MessageError, match="rate 1, the order was for 2"):
         rebuild(two, held(site, 0, 1), packets, 1, 2, 0, server.schema)
@@ -195,9 +214,18 @@ def test_a_step_of_the_wrong_rate_is_refused():
     [
         ({"downlink.mode": "chian"}, "did you mean chain"),
         ({"downlink.mode": "chain"}, "needs a codec, such as downlink.codec=danuq"),
-        ({"downlink": {"codec": "uq", "bits": 1, "mode": "chain"}}, "chain needs a code that loses less"),
-        ({"downlink.codec": "danuq", "downlink.bits": "per_round"}, "downlink.bits must be one number"),
-        ({"downlink.codec": "danuq", "downlink.bits": 4, "downlink.error_feedback": True}, "mode = chain makes up"),
+        (
+            {"downlink": {"codec": "uq", "bits": 1, "mode": "chain"}},
+            "chain needs a code that loses less",
+        ),
+        (
+            {"downlink.codec": "danuq", "downlink.bits": "per_round"},
+            "downlink.bits must be one number",
+        ),
+        (
+            {"downlink.codec": "danuq", "downlink.bits": 4, "downlink.error_feedback": True},
+            "mode = chain makes up",
+        ),
     ],
 )
 def test_settings_that_make_no_sense(settings, says):
@@ -225,7 +253,15 @@ def test_a_round_from_elsewhere_is_not_counted_up_to():
     with pytest.raises(MessageError, match="expected 2 to 1000000000000000000"):
         rebuild(server.plan.downlink, held(site, 0, 1), steps, 1, 10**18, 0, server.schema)
     with pytest.raises(MessageError, match="'02 params' is not named after a round"):
-        rebuild(server.plan.downlink, held(site, 0, 1), {"02 params": steps["2 params"]}, 1, 2, 0, server.schema)
+        rebuild(
+            server.plan.downlink,
+            held(site, 0, 1),
+            {"02 params": steps["2 params"]},
+            1,
+            2,
+            0,
+            server.schema,
+        )
 
 
 def test_a_broadcast_of_other_vectors_is_refused():
@@ -233,13 +269,21 @@ def test_a_broadcast_of_other_vectors_is_refused():
     server.step()
     order, body = next(iter(server.backend.sent.values()))
     message = decode(body, server.schema)
-    for packets in ({}, {"control": message.packets["params"]}, {**message.packets, "more": message.packets["params"]}):
-        (answer,) = Serial(site).dispatch(encode(replace(message, packets=packets), server.schema), [order])
+    for packets in (
+        {},
+        {"control": message.packets["params"]},
+        {**message.packets, "more": message.packets["params"]},
+    ):
+        (answer,) = Serial(site).dispatch(
+            encode(replace(message, packets=packets), server.schema), [order]
+        )
         assert "the broadcast carries" in answer.reason
 
 
 def test_two_vectors_go_down_a_chain():
-    server, site = federate(tiny(rounds=4, algorithm="scaffold", **CHAIN, **WHOLE_COHORT), away=range(2, 3))
+    server, site = federate(
+        tiny(rounds=4, algorithm="scaffold", **CHAIN, **WHOLE_COHORT), away=range(2, 3)
+    )
     for _ in range(3):
         assert server.step().replied >= 3
     order, _ = server.backend.sent[3, 0]

@@ -11,12 +11,17 @@ def test_as_many_clients_as_examples_train_on_one_each(tmp_path):
     workload = build_workload(plan)
     assert {len(workload.shard(client).y) for client in range(count)} == {1}
     summary = run(plan, out=tmp_path / "run", workers=1)
-    assert [(row["replied"], row["failures"]) for row in rows(tmp_path / "run")] == [(5, {}), (5, {})]
+    assert [(row["replied"], row["failures"]) for row in rows(tmp_path / "run")] == [
+        (5, {}),
+        (5, {}),
+    ]
     assert summary.accuracy is not None
 
 
 def test_a_client_without_examples_fails_and_the_others_go_on(tmp_path):
-    plan = tiny(**{"data.partition": "user_code:first_is_empty", "data.clients": 4, "clients_per_round": 4})
+    plan = tiny(
+        **{"data.partition": "user_code:first_is_empty", "data.clients": 4, "clients_per_round": 4}
+    )
     workload = build_workload(plan)
     assert [len(workload.shard(client).y) for client in range(2)] == [0, 479]
     run(plan, out=tmp_path / "run", workers=1)
@@ -26,7 +31,9 @@ def test_a_client_without_examples_fails_and_the_others_go_on(tmp_path):
 
 
 def test_a_population_of_empty_clients_but_one_still_learns_from_that_one(tmp_path):
-    plan = tiny(**{"data.partition": "user_code:first_is_empty", "data.clients": 2, "clients_per_round": 2})
+    plan = tiny(
+        **{"data.partition": "user_code:first_is_empty", "data.clients": 2, "clients_per_round": 2}
+    )
     run(plan, out=tmp_path / "run", workers=1)
     losses = [row["train_loss"] for row in rows(tmp_path / "run")]
     assert losses[-1] < losses[0]

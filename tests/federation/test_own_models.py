@@ -22,7 +22,10 @@ PLAIN = {
 
 
 def own(data, model, **more):
-    return make_plan({}, {**PLAIN, "data.name": f"own_models:{data}", "model.name": f"own_models:{model}", **more})
+    return make_plan(
+        {},
+        {**PLAIN, "data.name": f"own_models:{data}", "model.name": f"own_models:{model}", **more},
+    )
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,12 @@ def pool():
 
 @pytest.mark.parametrize(
     ("data", "model"),
-    [("sequences", "Tied"), ("sequences", "dropping"), ("volumes", "volumetric"), ("scalars", "line")],
+    [
+        ("sequences", "Tied"),
+        ("sequences", "dropping"),
+        ("volumes", "volumetric"),
+        ("scalars", "line"),
+    ],
 )
 def test_rounds_are_the_same_serial_and_on_a_pool(data, model, pool, tmp_path):
     plan = own(data, model)
@@ -50,11 +58,17 @@ def test_rounds_are_the_same_serial_and_on_a_pool(data, model, pool, tmp_path):
 
 def test_a_tied_tensor_travels_once_and_is_saved_under_both_names(tmp_path):
     plan = own("sequences", "Tied", **{"model.width": 4})
-    assert [name for name in build_workload(plan).schema.names if "memory" not in name] == ["words.weight"]
+    assert [name for name in build_workload(plan).schema.names if "memory" not in name] == [
+        "words.weight"
+    ]
     run(plan, out=tmp_path / "run", workers=1)
     saved = load_file(tmp_path / "run" / "model.safetensors")
     assert torch.equal(saved["words.weight"], saved["output.weight"])
-    again = own("sequences", "Tied", **{"model.width": 4, "model.init": str(tmp_path / "run" / "model.safetensors")})
+    again = own(
+        "sequences",
+        "Tied",
+        **{"model.width": 4, "model.init": str(tmp_path / "run" / "model.safetensors")},
+    )
     workload = build_workload(again)
     assert workload.model.output.weight is workload.model.words.weight
     assert torch.equal(workload.initial_params()["words.weight"], saved["words.weight"])
@@ -67,13 +81,17 @@ def test_dropout_is_a_clients_own_and_leaves_the_callers_generator_alone(tmp_pat
     assert torch.equal(torch.get_rng_state(), before)
     torch.manual_seed(2)
     assert run(own("sequences", "dropping"), out=tmp_path / "two", workers=1).weights == one.weights
-    less = run(own("sequences", "dropping", **{"model.share": 0.0}), out=tmp_path / "less", workers=1)
+    less = run(
+        own("sequences", "dropping", **{"model.share": 0.0}), out=tmp_path / "less", workers=1
+    )
     assert less.weights != one.weights
 
 
 @pytest.mark.parametrize("algorithm", ["fedmlb", "fedrcl", "feddecorr"])
 def test_a_method_that_looks_inside_says_that_it_cannot(algorithm):
-    with pytest.raises(ConfigError, match=rf"{algorithm} needs a model with stages .*; Tied is not"):
+    with pytest.raises(
+        ConfigError, match=rf"{algorithm} needs a model with stages .*; Tied is not"
+    ):
         _ = build_workload(own("sequences", "Tied", algorithm=algorithm)).model
 
 
@@ -84,4 +102,6 @@ def test_settings_of_a_class_and_of_unannotated_arguments():
         own("sequences", "Tied", **{"model.width": "wide"})
     with pytest.raises(ConfigError, match=r"model.share is 'all', must be a number"):
         own("sequences", "dropping", **{"model.share": "all"})
-    assert "LayerNorm" not in dump_plan(own("sequences", "dropping"))  # a class: only ever its own default
+    assert "LayerNorm" not in dump_plan(
+        own("sequences", "dropping")
+    )  # a class: only ever its own default

@@ -41,7 +41,11 @@ def test_only_the_trained_part_travels_and_is_counted():
     record = federation.step()
     assert federation.schema.names == ("head.weight", "head.bias")
     tensors = 2 * ENTRY_BYTES + 4 * 10 * (width + 1)
-    assert record.uplink_bytes == record.uplink_bytes_float32 == 5 * (reply_overhead(("delta",)) + tensors)
+    assert (
+        record.uplink_bytes
+        == record.uplink_bytes_float32
+        == 5 * (reply_overhead(("delta",)) + tensors)
+    )
     whole = serial(tiny()).step()
     assert record.downlink_bytes < whole.downlink_bytes / 10
     assert list(federation.params) == ["head.weight", "head.bias"]
@@ -57,7 +61,9 @@ def test_digests_stand_for_frozen_weights_and_are_as_ever_without():
         if not name.startswith("head"):
             mark.update(f"{name}{tuple(p.shape)}".encode())
             mark.update(p.detach().contiguous().numpy().tobytes())
-    names = json.dumps([[name, list(p.shape)] for name, p in workload.model.head.named_parameters(prefix="head")])
+    names = json.dumps(
+        [[name, list(p.shape)] for name, p in workload.model.head.named_parameters(prefix="head")]
+    )
     expected = hashlib.blake2b(names.encode() + mark.digest(), digest_size=16).digest()
     assert workload.schema.digest == expected
     everything = build_workload(tiny(**{"model.train": "."})).schema
@@ -72,7 +78,9 @@ def test_a_site_with_other_frozen_weights_cannot_join():
     record = federation.step()
     assert record.replied == 0
     for why in record.failures.values():
-        assert re.search("foreign schema .* frozen weights count, and must be the same at every site", why)
+        assert re.search(
+            "foreign schema .* frozen weights count, and must be the same at every site", why
+        )
     with pytest.raises(RunError, match="evaluation failed: MessageError: foreign schema"):
         federation.step()  # which is also scored there
 
@@ -97,13 +105,18 @@ def test_one_step_by_hand():
     for name, gradient in (("head.weight", error.T @ features), ("head.bias", error.sum(0))):
         expected = start[name] - 0.1 * (gradient + 0.1 * start[name])
         torch.testing.assert_close(federation.params[name], expected, rtol=1e-4, atol=1e-6)
-    assert all(torch.equal(p, kept[name]) for name, p in frozen(workload.model).items())  # no decay either
+    assert all(
+        torch.equal(p, kept[name]) for name, p in frozen(workload.model).items()
+    )  # no decay either
     assert all(p.grad is None and not p.requires_grad for p in frozen(workload.model).values())
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_trains_a_part(algorithm, tmp_path):
-    axes = {"algorithm": algorithm, "model.standardize": "scaled" if algorithm == "fedwon" else "ws"}
+    axes = {
+        "algorithm": algorithm,
+        "model.standardize": "scaled" if algorithm == "fedwon" else "ws",
+    }
     axes |= {"algorithm.exchange": "wsp"} if algorithm == "fedwon" else {}
     axes |= {"model.train": r"^stages\.1|head", "uplink.codec": "float32"}
     federation = serial(tiny(**axes), tmp_path)
@@ -122,14 +135,18 @@ PICTURES = {"model.name": "resnet8", "data.name": "synthetic", "data.samples": 2
 
 def test_norms_behind_frozen_layers_learn_from_pictures():
     """Torch itself crashes, and pytest with it, unless the input of the first of them needs a gradient."""
-    part, whole = (build_workload(tiny(**PICTURES, **{"model.train": train})) for train in ("norm", ""))
+    part, whole = (
+        build_workload(tiny(**PICTURES, **{"model.train": train})) for train in ("norm", "")
+    )
     x = part.shard(0).x.float().contiguous(memory_format=torch.channels_last)
     for workload in (part, whole):
         workload.model(x).square().sum().backward()
     learned = [name for name in part.schema.names if "norm" in name]
     assert len(learned) == len(part.schema.names) > 10
     for name in learned:
-        torch.testing.assert_close(part.model.get_parameter(name).grad, whole.model.get_parameter(name).grad)
+        torch.testing.assert_close(
+            part.model.get_parameter(name).grad, whole.model.get_parameter(name).grad
+        )
     assert not any(layer._forward_pre_hooks for layer in whole.model.modules())
     federation = serial(tiny(**PICTURES, **{"model.train": "norm"}))
     before = fingerprint(federation.params)
@@ -168,7 +185,13 @@ def test_runs_are_the_same_serial_and_on_a_pool_and_save_the_whole_model(tmp_pat
 
 
 def test_what_the_models_own_code_froze_is_not_sent_either(tmp_path, monkeypatch):
-    plan = tiny(**{"model.name": "own_models:adapted", "model.standardize": "none", "uplink.select": "weights"})
+    plan = tiny(
+        **{
+            "model.name": "own_models:adapted",
+            "model.standardize": "none",
+            "uplink.select": "weights",
+        }
+    )
     assert build_workload(plan).schema.names == ("3.weight", "3.bias")
     run(plan, out=tmp_path / "run", workers=1)
     monkeypatch.setenv("TEST_FROZEN", "2")
@@ -188,21 +211,32 @@ def test_what_the_models_own_code_froze_is_not_sent_either(tmp_path, monkeypatch
 def test_a_run_goes_on_from_where_another_ended(tmp_path, finished):
     """From a checkpoint the weights are those to the bit; from model.safetensors the model computes the same."""
     last = load_snapshot(finished.folder / "checkpoints")[0].server["params"]
-    raw = build_workload(tiny(**{"model.init": str(finished.folder / "checkpoints" / "last.safetensors")}))
+    raw = build_workload(
+        tiny(**{"model.init": str(finished.folder / "checkpoints" / "last.safetensors")})
+    )
     assert fingerprint(raw.initial_params()) == fingerprint(last)
     accuracy = rows(finished.folder)[-1]["test_accuracy"]
     for name in ("checkpoints/last", "model"):
         plan = tiny(rounds=1, **{"model.init": str(finished.folder / f"{name}.safetensors")})
         federation = serial(plan)
-        assert federation._evaluate(federation.snapshot)[0].value == pytest.approx(accuracy, abs=0.006)
+        assert federation._evaluate(federation.snapshot)[0].value == pytest.approx(
+            accuracy, abs=0.006
+        )
     with safe_open(finished.folder / "model.safetensors", "pt") as file:
         assert file.metadata()["baked"] == "true"
 
 
 def test_fine_tuning_keeps_what_was_learned(tmp_path):
     """Weights of a baked file, taken as they are, are so small that the first steps unlearn them: 76 % become 45 %."""
-    alone = {"data.clients": 1, "clients_per_round": 1, "data.partition": "iid", "training.batches_per_epoch": 20}
-    learned = run(tiny(**alone, **{"rounds": 2, "training.epochs": 5}), out=tmp_path / "first", workers=1).accuracy
+    alone = {
+        "data.clients": 1,
+        "clients_per_round": 1,
+        "data.partition": "iid",
+        "training.batches_per_epoch": 20,
+    }
+    learned = run(
+        tiny(**alone, **{"rounds": 2, "training.epochs": 5}), out=tmp_path / "first", workers=1
+    ).accuracy
     given = {"model.init": str(tmp_path / "first" / "model.safetensors")}
     tuned = run(tiny(**alone, **given, rounds=1), out=tmp_path / "second", workers=1).accuracy
     assert learned > 0.6
@@ -220,7 +254,9 @@ def test_resuming_refuses_another_file(tmp_path, finished):
     shutil.copy(path, tmp_path / "kept")
     path.write_bytes(b"changed")
     with (
-        pytest.raises(RunError, match=r"start.safetensors was changed since the run began; put it back"),
+        pytest.raises(
+            RunError, match=r"start.safetensors was changed since the run began; put it back"
+        ),
         Run.resume(tmp_path / "run", rounds=2),
     ):
         pass
@@ -237,9 +273,15 @@ def test_resuming_refuses_another_file(tmp_path, finished):
     [
         ({"model.train": "("}, r"train is '\(', which is not a regular expression"),
         ({"model.train": "fc"}, r"model.train = 'fc' finds none .*stem.conv.weight"),
-        ({"model.init": "nowhere.safetensors"}, r"model.init = .*nowhere.safetensors: there is no such file"),
+        (
+            {"model.init": "nowhere.safetensors"},
+            r"model.init = .*nowhere.safetensors: there is no such file",
+        ),
         ({"model.name": "own_models:all_frozen", "model.standardize": "none"}, "nothing to train"),
-        ({"model.name": "own_models:half", "model.standardize": "none"}, r"float16; .*model.float\(\)"),
+        (
+            {"model.name": "own_models:half", "model.standardize": "none"},
+            r"float16; .*model.float\(\)",
+        ),
         ({"model.train": "^head"}, r'"published" chooses no tensor of this model.*use "weights"'),
     ],
 )

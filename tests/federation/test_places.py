@@ -53,7 +53,10 @@ def test_moved_files_are_named_when_resuming(work, capsys):
     (work / "here" / "data.npz").rename(work / "there" / "elsewhere.npz")
     assert main(["resume", "run", "rounds=2"]) == 2
     assert "data.npz" in capsys.readouterr().err
-    assert main(["resume", "run", "rounds=2", "data.path=../there/elsewhere.npz", "--workers", "2"]) == 0
+    assert (
+        main(["resume", "run", "rounds=2", "data.path=../there/elsewhere.npz", "--workers", "2"])
+        == 0
+    )
     assert [row["round"] for row in rows(work / "here" / "run")] == [1, 2]
     assert len({row["config"] for row in rows(work / "here" / "run")}) == 1
     # For that time only: the config is the run's, and whole.
@@ -71,7 +74,10 @@ def test_a_changed_trace_is_refused_and_a_moved_one_is_not(work):
     begin("rounds=1", "--out", "run")
     (work / "there" / "trace.csv").write_text(TRACE)
     (work / "here" / "trace.csv").write_text(TRACE.replace("1e6", "2e6"))
-    with pytest.raises(RunError, match=r"trace .*trace\.csv was changed"), Run.resume(work / "here" / "run", 2):
+    with (
+        pytest.raises(RunError, match=r"trace .*trace\.csv was changed"),
+        Run.resume(work / "here" / "run", 2),
+    ):
         pass
     with Run.resume(work / "here" / "run", 2, moved={"channels.path": "../there/trace.csv"}) as run:
         assert run.go().rounds == 2
@@ -80,10 +86,14 @@ def test_a_changed_trace_is_refused_and_a_moved_one_is_not(work):
 def test_places_are_written_in_full(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/somebody")
-    plan = locate(load_plan("cifar10", {"data.root": "~/data", "model.init": "a/../start.safetensors"}))
+    plan = locate(
+        load_plan("cifar10", {"data.root": "~/data", "model.init": "a/../start.safetensors"})
+    )
     assert places(plan) == {
         "data.root": "/home/somebody/data",
         "model.init": str(tmp_path / "a/../start.safetensors"),
     }
     assert locate(plan) is plan
-    assert places(locate(load_plan("cifar10"))) == {}  # $FEDWSQ_DATA is asked wherever the run is resumed
+    assert (
+        places(locate(load_plan("cifar10"))) == {}
+    )  # $FEDWSQ_DATA is asked wherever the run is resumed

@@ -22,7 +22,13 @@ CPU = torch.device("cpu")
 IDLE = {
     "eval_every": 100,
     "clients_per_round": 60,
-    "data": {"name": "synthetic", "samples": 600, "test_samples": 100, "clients": 60, "partition": "iid"},
+    "data": {
+        "name": "synthetic",
+        "samples": 600,
+        "test_samples": 100,
+        "clients": 60,
+        "partition": "iid",
+    },
     "model.name": "fedwsq.bench.round:small",
     "algorithm": "fedwsq.bench.round:Idle",
 }
@@ -65,7 +71,11 @@ def open_files(pid: int | str = "self") -> int:
 
 def held_files(pid: int | str) -> set[str]:
     """What a process has open or mapped; files without a name and devices have made-up ones."""
-    found = {line.split(maxsplit=5)[5] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/" in line}
+    found = {
+        line.split(maxsplit=5)[5]
+        for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+        if "/" in line
+    }
     for descriptor in Path(f"/proc/{pid}/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # closed since, as the one that lists them is
             found.add(os.readlink(descriptor))
@@ -81,7 +91,9 @@ def test_whoever_takes_longest_is_begun_first(pool, workload):
     body, orders = round_of_orders(workload)
     costs = [5, 9, 1, 9, 7]
     answers = list(
-        pool.dispatch(body, [order._replace(cost=cost) for order, cost in zip(orders[:5], costs, strict=True)])
+        pool.dispatch(
+            body, [order._replace(cost=cost) for order, cost in zip(orders[:5], costs, strict=True)]
+        )
     )
     assert all(isinstance(answer, Reply) for answer in answers)
     assert [answer.key.client for answer in answers] == [1, 3, 4, 0, 2]
@@ -117,7 +129,9 @@ def test_a_worker_with_several_tasks_ahead_that_dies_costs_one_client(monkeypatc
         pool.close()
     assert ahead == inprocess.MOST_AHEAD
     assert sorted(answer.key.client for answer in answers) == list(range(60))
-    failures = [(answer.key.client, answer.reason) for answer in answers if isinstance(answer, Failure)]
+    failures = [
+        (answer.key.client, answer.reason) for answer in answers if isinstance(answer, Failure)
+    ]
     assert failures == [(5, "its worker process died")]
 
 
@@ -171,7 +185,9 @@ def test_workers_keep_freed_memory_unless_the_user_says_otherwise(monkeypatch, p
     def environment(worker: _Worker) -> dict[str, str]:
         path = Path(f"/proc/{worker.process.pid}/environ")
         wait_until(path.read_bytes)  # it is empty while the process turns into another program
-        return dict(line.split("=", 1) for line in path.read_bytes().decode().split("\0") if "=" in line)
+        return dict(
+            line.split("=", 1) for line in path.read_bytes().decode().split("\0") if "=" in line
+        )
 
     assert environment(pool._workers[0]).items() >= inprocess.MALLOC.items()
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", "1000")

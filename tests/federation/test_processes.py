@@ -42,15 +42,29 @@ def children() -> list[psutil.Process]:
 def test_any_number_of_workers_gives_the_same_weights_and_rows(finished, tmp_path, workers):
     summary = run(tiny(), out=tmp_path / "run", workers=workers)
     assert summary.weights == finished.summary.weights
-    assert [timeless(row) for row in rows(tmp_path / "run")] == [timeless(row) for row in rows(finished.folder)]
+    assert [timeless(row) for row in rows(tmp_path / "run")] == [
+        timeless(row) for row in rows(finished.folder)
+    ]
     assert children() == []
 
 
 def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(finished, tmp_path):
     """In the second round, with a client that would have gone on for minutes: its worker ends as well, and at once."""
     folder = tmp_path / "run"
-    process = start("run", *STUCK_WORDS, "--out", folder, "--workers", "2", cwd=tmp_path, stuck=tmp_path / "stuck")
-    stuck, workers = who_is_stuck(tmp_path / "stuck", process), psutil.Process(process.pid).children()
+    process = start(
+        "run",
+        *STUCK_WORDS,
+        "--out",
+        folder,
+        "--workers",
+        "2",
+        cwd=tmp_path,
+        stuck=tmp_path / "stuck",
+    )
+    stuck, workers = (
+        who_is_stuck(tmp_path / "stuck", process),
+        psutil.Process(process.pid).children(),
+    )
     kill_and_see_workers_go(process, workers)
     assert stuck in workers
     assert len(workers) == 2

@@ -26,7 +26,9 @@ from harness import timeless, tiny
 
 CPU = torch.device("cpu")
 Answers = list[Reply | Failure]
-Weather = Callable[[int, Answers], Iterable[Reply | Failure]]  # round, what was sent -> what arrives
+Weather = Callable[
+    [int, Answers], Iterable[Reply | Failure]
+]  # round, what was sent -> what arrives
 
 
 class Network:
@@ -51,7 +53,9 @@ def under(weather: Weather, plan: Plan | None = None) -> Federation:
     return Federation(workload, Network(Serial(Site(workload, CPU)), weather))
 
 
-def play(weather: Weather, rounds: int = 2, plan: Plan | None = None) -> tuple[str, list[dict[str, object]]]:
+def play(
+    weather: Weather, rounds: int = 2, plan: Plan | None = None
+) -> tuple[str, list[dict[str, object]]]:
     """The weights after some rounds, and the rows without timings."""
     federation = under(weather, plan)
     records = [federation.step() for _ in range(rounds)]
@@ -76,7 +80,11 @@ def test_the_order_of_replies_changes_nothing(order):
     def weather(number: int, answers: Answers) -> Answers:
         if order == "twice":
             return [*reversed(answers), *answers]
-        return answers[::-1] if order == "reversed" else random.Random(number).sample(answers, len(answers))
+        return (
+            answers[::-1]
+            if order == "reversed"
+            else random.Random(number).sample(answers, len(answers))
+        )
 
     assert play(weather) == play(fine)
 
@@ -116,10 +124,15 @@ def test_a_lost_reply_leaves_the_mean_over_the_others():
     examples = sum(message.weight for message in kept)
     for name, start in before.items():
         deltas = [
-            m.weight * federation.plan.uplink.receive(m.packets, shared, m.key, federation.schema)["delta"][name]
+            m.weight
+            * federation.plan.uplink.receive(m.packets, shared, m.key, federation.schema)["delta"][
+                name
+            ]
             for m in kept
         ]
-        torch.testing.assert_close(federation.params[name], start + sum(deltas) / examples, rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(
+            federation.params[name], start + sum(deltas) / examples, rtol=1e-6, atol=1e-7
+        )
     assert set(federation.snapshot.accepted.nonzero()[0].tolist()) == set(clients) - {clients[2]}
 
 
@@ -186,7 +199,9 @@ def test_a_reply_sent_again_in_a_later_round_is_refused():
 
     def weather(number: int, answers: Answers) -> Answers:
         replayed = [held.get(a.key.client, a) for a in answers]
-        held.update({a.key.client: Reply(a.key._replace(round=number + 1), a.payload) for a in answers})
+        held.update(
+            {a.key.client: Reply(a.key._replace(round=number + 1), a.payload) for a in answers}
+        )
         return replayed
 
     plan = tiny(clients_per_round=10)
@@ -236,7 +251,10 @@ def test_the_reply_of_another_client_is_refused():
 )
 def test_a_lie_with_a_valid_checksum_is_refused(changes, why):
     federation = under(fine)
-    federation.backend.weather = lambda number, answers: [reframed(answers[0], federation, **changes), *answers[1:]]
+    federation.backend.weather = lambda number, answers: [
+        reframed(answers[0], federation, **changes),
+        *answers[1:],
+    ]
     record = federation.step()
     assert (record.replied, record.failed) == (4, 1)
     assert why in next(iter(record.failures.values()))
@@ -249,8 +267,12 @@ def test_a_code_at_more_bits_than_granted_is_refused():
 
     def weather(number: int, answers: Answers) -> Answers:
         message = decode(answers[0].payload, federation.schema)
-        vectors = uplink.receive(message.packets, federation.snapshot.shared, message.key, federation.schema)
-        finer = uplink.send(vectors, federation.snapshot.shared, message.key, (2.0,), federation.schema)
+        vectors = uplink.receive(
+            message.packets, federation.snapshot.shared, message.key, federation.schema
+        )
+        finer = uplink.send(
+            vectors, federation.snapshot.shared, message.key, (2.0,), federation.schema
+        )
         return [reframed(answers[0], federation, packets=finer.packets), *answers[1:]]
 
     federation.backend.weather = weather
@@ -296,7 +318,10 @@ class Diverging(FedAvg):
 
     def server_update(self, server, mean, cohort):
         after = super().server_update(server, mean, cohort)
-        return {**after, "params": scale(float("inf") if cohort.round == 2 else 1.0, after["params"])}
+        return {
+            **after,
+            "params": scale(float("inf") if cohort.round == 2 else 1.0, after["params"]),
+        }
 
 
 def test_a_model_that_is_not_finite_is_never_taken_over():
@@ -313,7 +338,9 @@ def test_a_model_that_is_not_finite_is_never_taken_over():
 
 def test_progress_counts_every_client():
     seen = []
-    under(lambda number, answers: answers[::-1]).step(lambda done, asked: seen.append((done, asked)))
+    under(lambda number, answers: answers[::-1]).step(
+        lambda done, asked: seen.append((done, asked))
+    )
     assert seen == [(1, 5), (2, 5), (3, 5), (4, 5), (5, 5)]
 
 
@@ -338,10 +365,13 @@ def test_aggregation_weighs_by_examples_or_all_alike():
         messages = [decode(reply.payload, federation.schema) for reply in kept]
         assert [message.weight for message in messages] == [1.0, 2.0, 3.0]
         deltas = [
-            federation.plan.uplink.receive(m.packets, shared, m.key, federation.schema)["delta"] for m in messages
+            federation.plan.uplink.receive(m.packets, shared, m.key, federation.schema)["delta"]
+            for m in messages
         ]
         for name, start in before.items():
-            mean = sum(share * delta[name] for share, delta in zip(shares, deltas, strict=True)) / sum(shares)
+            mean = sum(
+                share * delta[name] for share, delta in zip(shares, deltas, strict=True)
+            ) / sum(shares)
             torch.testing.assert_close(federation.params[name], start + mean, rtol=1e-6, atol=1e-7)
 
 
@@ -352,7 +382,9 @@ def uneven(labels, clients, seed):
 
 
 def test_scale_ratio_by_hand():
-    shared = {"delta": {"a": torch.tensor([2.0]), "b": torch.tensor([1.0]), "c": torch.tensor([4.0])}}
+    shared = {
+        "delta": {"a": torch.tensor([2.0]), "b": torch.tensor([1.0]), "c": torch.tensor([4.0])}
+    }
     sides = {"delta": {"a": [(1.0,), (3.0,), (0.0,)], "b": [(3.0,)], "c": [(2.0,), (2.0,)]}}
     # a: mean(1, 3) / 2 = 1, the zero is left out; b: 3 / 1; c: 2 / 4. The median of 1, 3, 0.5 is 1.
     assert mismatch(shared, sides)["scale_ratio"] == 1.0

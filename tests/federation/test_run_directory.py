@@ -87,7 +87,17 @@ def test_the_manifest_says_what_made_the_run(finished):
     assert manifest["seed"] == 0
     assert manifest["config"] == plan_digest(tiny())
     assert manifest["cpu"]
-    assert set(manifest) >= {"fedwsq", "python", "numpy", "cores", "device", "workers", "precision", "run", "started"}
+    assert set(manifest) >= {
+        "fedwsq",
+        "python",
+        "numpy",
+        "cores",
+        "device",
+        "workers",
+        "precision",
+        "run",
+        "started",
+    }
     assert len(bytes.fromhex(manifest["run"])) == 16
 
 
@@ -152,7 +162,9 @@ def test_reported_bytes_are_the_lengths_of_the_messages(finished):
     messages = finished.folder / "messages"
     for row in rows(finished.folder):
         prefix = f"round-{row['round']}"
-        replies = [p for p in messages.glob(f"{prefix}-client-*.fwsq") if not p.stem.endswith("-order")]
+        replies = [
+            p for p in messages.glob(f"{prefix}-client-*.fwsq") if not p.stem.endswith("-order")
+        ]
         orders = list(messages.glob(f"{prefix}-client-*-order.fwsq"))
         broadcast = (messages / f"{prefix}-broadcast.fwsq").stat().st_size
         assert len(replies) == len(orders) == row["sampled"] == 5
@@ -178,7 +190,11 @@ def test_factors_against_float32_are_what_a_float32_run_really_sends(finished, t
 
 def test_a_four_bit_reply_costs_half_a_byte_a_coded_weight_and_what_we_say(finished):
     """32->64 and 16->32 convolutions at 4 bits, everything else at 32, and one entry a tensor."""
-    path = next(p for p in (finished.folder / "messages").glob("round-1-client-*.fwsq") if "order" not in p.name)
+    path = next(
+        p
+        for p in (finished.folder / "messages").glob("round-1-client-*.fwsq")
+        if "order" not in p.name
+    )
     schema = build_workload(tiny()).schema
     message = decode(path.read_bytes(), schema)
     (packets,) = message.packets.values()
@@ -202,7 +218,9 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(finished, tmp_path)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
-def test_a_run_that_appears_while_ours_is_being_built_is_not_overwritten(finished, tmp_path, monkeypatch):
+def test_a_run_that_appears_while_ours_is_being_built_is_not_overwritten(
+    finished, tmp_path, monkeypatch
+):
     """Loading data takes a while; another process may start, and even finish, a run in the same folder meanwhile."""
     folder = tmp_path / "run"
 
@@ -226,7 +244,10 @@ def test_a_folder_in_use_by_another_process_is_refused(finished, tmp_path):
     )  # fmt: skip
     try:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(RunError, match="in use by another process"), Run.resume(folder, workers=1):
+        with (
+            pytest.raises(RunError, match="in use by another process"),
+            Run.resume(folder, workers=1),
+        ):
             pass
         (folder / "config.toml").unlink()
         with pytest.raises(RunError, match="in use by another process"):
@@ -255,7 +276,10 @@ def test_a_directory_of_another_version_is_refused(finished, tmp_path):
     manifest = json.loads((folder / "manifest.json").read_text())
     for found in (2, None, "1"):
         (folder / "manifest.json").write_text(json.dumps({**manifest, "format": found}))
-        with pytest.raises(RunError, match=f"has run format {found}, this build .* reads 1"), Run.resume(folder):
+        with (
+            pytest.raises(RunError, match=f"has run format {found}, this build .* reads 1"),
+            Run.resume(folder),
+        ):
             pass
 
 
@@ -263,7 +287,10 @@ def test_a_directory_of_another_version_is_refused(finished, tmp_path):
 def test_a_damaged_manifest_is_an_error(finished, tmp_path, text):
     folder = copy_of(finished, tmp_path)
     (folder / "manifest.json").write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(RunError, match=r"manifest\.json cannot be read|has run format None"), Run.resume(folder):
+    with (
+        pytest.raises(RunError, match=r"manifest\.json cannot be read|has run format None"),
+        Run.resume(folder),
+    ):
         pass
 
 
@@ -281,7 +308,9 @@ def test_negative_workers_are_refused(tmp_path):
 
 def test_workers_by_default_are_no_more_than_clients_in_a_round():
     assert default_workers(0, tiny(clients_per_round=1), torch.device("cpu")) == 1
-    assert default_workers(7, tiny(clients_per_round=1), torch.device("cpu")) == 1  # more would have nothing to do
+    assert (
+        default_workers(7, tiny(clients_per_round=1), torch.device("cpu")) == 1
+    )  # more would have nothing to do
     assert default_workers(0, tiny(), torch.device("cuda")) == 1
 
 
@@ -296,7 +325,9 @@ def test_more_rounds_later_equal_one_long_run(finished, tmp_path):
     long = run(tiny(rounds=5), out=tmp_path / "long", workers=1)
     assert summary.weights == long.weights
     assert summary.rounds == 5
-    assert [timeless(row) for row in rows(folder)] == [timeless(row) for row in rows(tmp_path / "long")]
+    assert [timeless(row) for row in rows(folder)] == [
+        timeless(row) for row in rows(tmp_path / "long")
+    ]
     assert load_plan(folder / "config.toml").rounds == 5
     for name in ("model.safetensors", "best.safetensors"):
         assert_same_tensors(folder / name, tmp_path / "long" / name)
@@ -320,7 +351,10 @@ def test_fewer_rounds_than_were_run_are_refused(finished, tmp_path):
 
 def test_the_published_schedule_does_not_allow_other_rounds(tmp_path):
     run(tiny(**{"training.schedule": "published"}), out=tmp_path / "run", workers=1)
-    with pytest.raises(ConfigError, match="depends on rounds"), Run.resume(tmp_path / "run", rounds=9):
+    with (
+        pytest.raises(ConfigError, match="depends on rounds"),
+        Run.resume(tmp_path / "run", rounds=9),
+    ):
         pass
 
 
@@ -335,7 +369,9 @@ def test_rows_past_the_checkpoint_and_a_line_cut_short_are_rewound(finished, tmp
         assert [row.round for row in opened.records] == [1, 2]
         assert [row["round"] for row in rows(folder)] == [1, 2]
         assert opened.go().weights == finished.summary.weights
-    assert [timeless(row) for row in rows(folder)] == [timeless(row) for row in rows(finished.folder)]
+    assert [timeless(row) for row in rows(folder)] == [
+        timeless(row) for row in rows(finished.folder)
+    ]
 
 
 @pytest.mark.parametrize("line", ["garbage", "{}", "[1]", '{"round": "x"}', "\x00\x00"])
@@ -354,7 +390,13 @@ def test_checkpoints_every_few_rounds_and_at_the_end(tmp_path):
     seen = []
     folder = tmp_path / "run"
     with Run.create(tiny(rounds=5, checkpoint_every=2), folder, workers=1) as opened:
-        opened.go([lambda record: seen.append((record.round, load_snapshot(folder / "checkpoints")[0].round))])
+        opened.go(
+            [
+                lambda record: seen.append(
+                    (record.round, load_snapshot(folder / "checkpoints")[0].round)
+                )
+            ]
+        )
     assert seen == [(1, 0), (2, 2), (3, 2), (4, 4), (5, 4)]
     assert load_snapshot(folder / "checkpoints")[0].round == 5
 
@@ -373,7 +415,9 @@ def test_the_target_accuracy_ends_the_run(tmp_path):
     target = max(row["test_accuracy"] for row in longer[:5])
     first = next(row["round"] for row in longer if row["test_accuracy"] >= target)
     assert first < 8
-    stopped = rows_of(tiny(rounds=8, stop_at_accuracy=target, **{"training.epochs": 3}), tmp_path / "stopped")
+    stopped = rows_of(
+        tiny(rounds=8, stop_at_accuracy=target, **{"training.epochs": 3}), tmp_path / "stopped"
+    )
     assert [row["round"] for row in stopped] == list(range(1, first + 1))
     with Run.resume(tmp_path / "stopped", workers=1) as opened:
         assert opened.go().rounds == first
@@ -394,8 +438,12 @@ def test_eval_every_skips_rounds_but_not_the_last(tmp_path, finished):
     assert [row["round"] for row in found if row["test_accuracy"] is not None] == [2, 4, 5]
     skipped = found[0]
     assert skipped["test_loss"] is skipped["test_accuracy_ema"] is skipped["class_accuracy"] is None
-    assert found[1]["test_accuracy_ema"] == found[1]["test_accuracy"]  # seeded with the first value there is
-    assert found[1]["test_accuracy"] == rows(finished.folder)[1]["test_accuracy"]  # evaluating changes nothing
+    assert (
+        found[1]["test_accuracy_ema"] == found[1]["test_accuracy"]
+    )  # seeded with the first value there is
+    assert (
+        found[1]["test_accuracy"] == rows(finished.folder)[1]["test_accuracy"]
+    )  # evaluating changes nothing
 
 
 def test_client_accuracy_is_the_mix_of_class_accuracies(tmp_path):
@@ -407,7 +455,9 @@ def test_client_accuracy_is_the_mix_of_class_accuracies(tmp_path):
             labels = workload.dataset.train.labels[workload.split[client]].tolist()
             each.append(sum(by_class[label] for label in labels) / len(labels))
         assert row["client_accuracy"] == pytest.approx(sum(each) / 20, abs=1e-6)
-        assert row["client_accuracy_worst_decile"] == pytest.approx(sum(sorted(each)[:2]) / 2, abs=1e-6)
+        assert row["client_accuracy_worst_decile"] == pytest.approx(
+            sum(sorted(each)[:2]) / 2, abs=1e-6
+        )
         counts = torch.bincount(workload.dataset.test.labels).tolist()
         overall = sum(a * n for a, n in zip(by_class, counts, strict=True)) / sum(counts)
         assert row["test_accuracy"] == pytest.approx(overall, abs=1e-6)
@@ -443,7 +493,12 @@ def test_a_validation_split_is_measured_and_never_trained_on(tmp_path):
 @pytest.mark.parametrize("lr", [1e3, 1e6, 1e12, 1e30])
 @pytest.mark.parametrize("codec", ["danuq", "float32"])
 def test_a_run_that_diverges_ends_in_rows_or_one_error_never_in_a_crash(tmp_path, lr, codec):
-    overrides = {"training.lr": lr, "uplink.codec": codec, "model.standardize": False, "training.clip_norm": 0.0}
+    overrides = {
+        "training.lr": lr,
+        "uplink.codec": codec,
+        "model.standardize": False,
+        "training.clip_norm": 0.0,
+    }
     with contextlib.suppress(RunError):  # nobody could answer for three rounds in a row
         run(tiny(**overrides), out=tmp_path / "run", workers=1)
     assert len(rows(tmp_path / "run")) == 3
@@ -469,7 +524,13 @@ def test_data_that_was_changed_is_not_resumed(tmp_path, change):
     arrays = {"x": rng.random((60, 1, 8, 8), np.float32), "y": np.arange(60) % 10}
     np.savez(data, **arrays)
     clients = [list(range(24)), list(range(24, 48))]
-    text = {"format": "fedwsq-split", "version": 1, "examples": None, "repeats": False, "clients": clients}
+    text = {
+        "format": "fedwsq-split",
+        "version": 1,
+        "examples": None,
+        "repeats": False,
+        "clients": clients,
+    }
     split.write_text(json.dumps(text))
     plan = tiny(**{"rounds": 1, "clients_per_round": 2, "data": {"name": "npz", "path": str(data), "clients": 2},
                    "data.partition": {"name": "file", "path": str(split)}, "data.client_test": 0.2})  # fmt: skip
@@ -485,7 +546,9 @@ def test_data_that_was_changed_is_not_resumed(tmp_path, change):
         with Run.resume(folder, workers=1):
             return
     before = (folder / "config.toml").read_text()
-    with pytest.raises(RunError, match="the data is not what the run began with: its training labels, or who"):
+    with pytest.raises(
+        RunError, match="the data is not what the run began with: its training labels, or who"
+    ):
         Run.resume(folder, rounds=7, workers=1).__enter__()
     assert (folder / "config.toml").read_text() == before
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -496,7 +559,12 @@ def test_data_that_was_changed_is_not_resumed(tmp_path, change):
 
 
 def test_the_digest_of_data_covers_what_clients_keep_back():
-    plans = (tiny(), tiny(**{"data.client_test": 0.2}), tiny(**{"data.client_test": 0.3}), tiny(seed=1))
+    plans = (
+        tiny(),
+        tiny(**{"data.client_test": 0.2}),
+        tiny(**{"data.client_test": 0.3}),
+        tiny(seed=1),
+    )
     digests = [build_workload(plan).data_digest for plan in plans]
     assert len(set(digests)) == len(digests)
     assert build_workload(tiny()).data_digest == digests[0]
@@ -515,8 +583,15 @@ def test_a_file_to_start_from_is_found_from_anywhere(finished, in_empty_folder, 
 
 def test_float_targets_need_another_criterion(tmp_path):
     np.savez(tmp_path / "data.npz", x=np.ones((20, 3)), y=np.linspace(0, 1, 20))
-    settings = {"data.name": "npz", "data.path": str(tmp_path / "data.npz"), "data.partition": "iid"}
-    with pytest.raises(ConfigError, match=r"cross_entropy needs integer labels, .*float32; .*criterion=squared_error"):
+    settings = {
+        "data.name": "npz",
+        "data.path": str(tmp_path / "data.npz"),
+        "data.partition": "iid",
+    }
+    with pytest.raises(
+        ConfigError,
+        match=r"cross_entropy needs integer labels, .*float32; .*criterion=squared_error",
+    ):
         build_workload(tiny(**settings))
     build_workload(tiny(**settings, **{"training.criterion": "squared_error"}))
 

@@ -78,26 +78,41 @@ def test_a_deadline_is_kept_by_fewer_bits_or_by_sitting_out(deadline, trace):
     for _ in range(2):
         record = server.step()
         backend = server.backend
-        granted = {client: decode(o.head, server.schema).rates[0] for client, o in backend.orders.items()}
+        granted = {
+            client: decode(o.head, server.schema).rates[0] for client, o in backend.orders.items()
+        }
         down = (len(backend.body) + len(backend.orders[0].head)) / 1_000_000
         for client, speed in up.items():
-            sizes = {rate: server.plan.uplink.reply_bytes(rate, ("delta",), server.schema) for rate in (1, 2, 4)}
+            sizes = {
+                rate: server.plan.uplink.reply_bytes(rate, ("delta",), server.schema)
+                for rate in (1, 2, 4)
+            }
             in_time = [rate for rate, size in sizes.items() if down + size / speed <= deadline]
             assert granted.get(client) == max(in_time, default=None)
         assert record.simulated_seconds <= deadline
         assert record.sat_out == 4 - len(granted) >= 1
         assert record.failed == 0
-    assert (granted == {0: 4, 1: 4, 2: 4}) == (deadline == 40)  # below that some send less, or nothing
+    assert (granted == {0: 4, 1: 4, 2: 4}) == (
+        deadline == 40
+    )  # below that some send less, or nothing
 
 
 @pytest.mark.parametrize(("policy", "same"), [("per_client", True), ("per_round", False)])
 def test_mixed_widths_cost_what_they_say(policy, same):
-    server = federate(**{"uplink.bits": policy, "data.clients": 40, "clients_per_round": 40, "eval_every": 9})
+    server = federate(
+        **{"uplink.bits": policy, "data.clients": 40, "clients_per_round": 40, "eval_every": 9}
+    )
     seen = []
     for _ in range(2):
         record = server.step()
-        granted = {client: decode(o.head, server.schema).rates[0] for client, o in server.backend.orders.items()}
-        sizes = {rate: server.plan.uplink.reply_bytes(rate, ("delta",), server.schema) for rate in (1, 2, 4)}
+        granted = {
+            client: decode(o.head, server.schema).rates[0]
+            for client, o in server.backend.orders.items()
+        }
+        sizes = {
+            rate: server.plan.uplink.reply_bytes(rate, ("delta",), server.schema)
+            for rate in (1, 2, 4)
+        }
         assert record.uplink_bytes == sum(sizes[rate] for rate in granted.values())
         assert record.bits == pytest.approx(sum(granted.values()) / 40)
         assert 1.5 < record.bits < 3.2  # 7/3 on average; the std of a mean of forty is 0.2
@@ -109,7 +124,9 @@ def test_measured_links_are_recorded_and_replayed_exactly(tmp_path):
     policy = {"name": "bandwidth", "deadline_seconds": 60.0}
     settings = {"uplink.bits": policy, "data.clients": 4, "clients_per_round": 4}
     measured = {"channels": {"name": "measured", "up_bytes_per_second": 200.0}}
-    with Run.create(tiny(rounds=3, **settings, **measured), tmp_path / "measured", workers=2) as run:
+    with Run.create(
+        tiny(rounds=3, **settings, **measured), tmp_path / "measured", workers=2
+    ) as run:
         first = run.go()
     channels = [row["channels"] for row in rows(tmp_path / "measured")]
     assert len(channels[0]) == 4
@@ -143,7 +160,9 @@ def test_one_rate_obeys_a_deadline_too():
 
 def test_a_client_that_was_slow_once_is_asked_again():
     policy = {"name": "bandwidth", "deadline_seconds": 5.0}
-    server = federate(**{"uplink.bits": policy, "channels": {"name": "measured", "up_bytes_per_second": 1e6}})
+    server = federate(
+        **{"uplink.bits": policy, "channels": {"name": "measured", "up_bytes_per_second": 1e6}}
+    )
     site = server.backend.inner.site
     server.step()
     site.uploads[0] = 10.0  # ten bytes a second, once
@@ -162,7 +181,10 @@ def test_a_client_that_was_slow_once_is_asked_again():
     ],
 )
 def test_what_cannot_work_is_said_before_a_folder_is_made(settings, says, tmp_path):
-    with pytest.raises(FedwsqError, match=says), Run.create(tiny(**settings), tmp_path / "run", workers=1):
+    with (
+        pytest.raises(FedwsqError, match=says),
+        Run.create(tiny(**settings), tmp_path / "run", workers=1),
+    ):
         pass
     assert not (tmp_path / "run").exists()
 
@@ -170,7 +192,10 @@ def test_what_cannot_work_is_said_before_a_folder_is_made(settings, says, tmp_pa
 def test_calibration_takes_one_round():
     server = federate(**{"uplink.codec.scale_init": "calibrate"})
     first = server.step()
-    packets = [decode(payload, server.schema).packets["delta"] for payload in server.backend.replies.values()]
+    packets = [
+        decode(payload, server.schema).packets["delta"]
+        for payload in server.backend.replies.values()
+    ]
     coded = server.plan.uplink.coded(server.schema)
     assert first.scale_ratio is None
     assert first.quantization_error < 0.02  # 4 bits around scales that are right
@@ -179,16 +204,24 @@ def test_calibration_takes_one_round():
         mean = sum(each[name].side[0] for each in packets) / 4
         assert float(server.snapshot.shared["delta"][name]) == pytest.approx(mean, rel=1e-6)
     second = server.step()
-    packets = [decode(payload, server.schema).packets["delta"] for payload in server.backend.replies.values()]
+    packets = [
+        decode(payload, server.schema).packets["delta"]
+        for payload in server.backend.replies.values()
+    ]
     assert not any(each[name].own_scale for each in packets for name in coded)
     assert set(second.scale_ratios) == coded
     assert all(0.2 < ratio < 5 for ratio in second.scale_ratios.values())
 
 
 def test_a_band_lets_far_off_tensors_use_their_own_scale():
-    server = federate(**{"uplink.codec.band": 4.0})  # starts at 1e-3, the first updates have ten times that
+    server = federate(
+        **{"uplink.codec.band": 4.0}
+    )  # starts at 1e-3, the first updates have ten times that
     record = server.step()
-    packets = [decode(payload, server.schema).packets["delta"] for payload in server.backend.replies.values()]
+    packets = [
+        decode(payload, server.schema).packets["delta"]
+        for payload in server.backend.replies.values()
+    ]
     for name in server.plan.uplink.coded(server.schema):
         for each in packets:
             ratio = each[name].side[0] / 1e-3

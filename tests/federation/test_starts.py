@@ -26,17 +26,34 @@ def test_a_start_that_came_to_nothing_is_started_again(tmp_path):
     with Run.create(tiny(seed=5), folder, workers=1):
         (folder / "config.toml").unlink()  # killed just before it was written
     with (
-        pytest.raises(RunError, match=r"was stopped before its run began; start it again: fedwsq run --out"),
+        pytest.raises(
+            RunError, match=r"was stopped before its run began; start it again: fedwsq run --out"
+        ),
         Run.resume(folder),
     ):
         pass
-    assert run(tiny(), out=folder, workers=1).weights == run(tiny(), out=tmp_path / "other", workers=1).weights
+    assert (
+        run(tiny(), out=folder, workers=1).weights
+        == run(tiny(), out=tmp_path / "other", workers=1).weights
+    )
 
 
 def test_a_run_that_nobody_answered_has_failed(tmp_path, capsys):
-    words = ["run", *TINY_WORDS, "rounds=2", "training.lr=1e30", "--workers", "1", "--out", str(tmp_path / "run")]
+    words = [
+        "run",
+        *TINY_WORDS,
+        "rounds=2",
+        "training.lr=1e30",
+        "--workers",
+        "1",
+        "--out",
+        str(tmp_path / "run"),
+    ]
     assert main(words) == 2
-    assert "2 rounds in a row without a reply; the last reason was: UpdateError" in capsys.readouterr().err
+    assert (
+        "2 rounds in a row without a reply; the last reason was: UpdateError"
+        in capsys.readouterr().err
+    )
     assert [row["replied"] for row in rows(tmp_path / "run")] == [0, 0]
 
 
@@ -60,7 +77,10 @@ def odd_data(top: int = 2, tests: int = 5) -> Dataset:
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [({"top": 3}, "a training label is 3, but .* 3 classes, 0 to 2"), ({"tests": 0}, "hold some of the others out")],
+    [
+        ({"top": 3}, "a training label is 3, but .* 3 classes, 0 to 2"),
+        ({"tests": 0}, "hold some of the others out"),
+    ],
 )
 def test_data_that_no_run_can_use_is_refused_before_there_is_a_folder(tmp_path, settings, why):
     data = {"name": "test_starts:odd_data", "clients": 5, **settings}

@@ -6,7 +6,10 @@ from fedwsq.federation.store import ClientStore
 
 
 def memory(value):
-    return {"g": {"w": torch.tensor([value]), "a/b": torch.tensor([value + 1])}, "h": {"w": torch.tensor([-value])}}
+    return {
+        "g": {"w": torch.tensor([value]), "a/b": torch.tensor([value + 1])},
+        "h": {"w": torch.tensor([-value])},
+    }
 
 
 def generations(store, client):

@@ -11,11 +11,15 @@ from fedwsq.codecs import Eden, Packet
 GOLDEN = json.loads((Path(__file__).parent / "eden_stream.json").read_text())
 NONE = torch.empty(0)
 NUMEL, RATE, SEED = GOLDEN["numel"], GOLDEN["rate"], GOLDEN["seed"]
-PACKET = Packet(bytes.fromhex("".join(GOLDEN["code"])), tuple(GOLDEN["side"]), RATE, NUMEL, own_scale=True)
+PACKET = Packet(
+    bytes.fromhex("".join(GOLDEN["code"])), tuple(GOLDEN["side"]), RATE, NUMEL, own_scale=True
+)
 
 
 def test_the_packet_is_the_committed_one():
-    x = (torch.arange(NUMEL) * 7919 % 2003 - 1001) / 1024  # no rounding anywhere: the same input everywhere
+    x = (
+        torch.arange(NUMEL) * 7919 % 2003 - 1001
+    ) / 1024  # no rounding anywhere: the same input everywhere
     assert Eden().encode(x, NONE, RATE, SEED) == PACKET
 
 

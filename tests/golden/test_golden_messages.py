@@ -32,7 +32,9 @@ DELTA = {
 def broadcast():
     key = Key(7, 3, EVERYONE)
     packets = DOWNLINK.send({"params": PARAMS}, {}, key, (32.0,), SCHEMA).packets
-    return Message(Kind.BROADCAST, key, RUN, states=UPLINK.init(SCHEMA, ("delta",)), packets=packets)
+    return Message(
+        Kind.BROADCAST, key, RUN, states=UPLINK.init(SCHEMA, ("delta",)), packets=packets
+    )
 
 
 def order():

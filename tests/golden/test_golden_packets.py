@@ -20,7 +20,10 @@ def named(entry):
 
 @pytest.mark.parametrize("entry", GOLDEN["packets"], ids=named)
 def test_packet_is_the_committed_one(entry):
-    codec, shared = CODECS[entry["codec"]](**entry.get("settings", {})), torch.tensor(entry["shared"])
+    codec, shared = (
+        CODECS[entry["codec"]](**entry.get("settings", {})),
+        torch.tensor(entry["shared"]),
+    )
     shape = tuple(entry.get("shape", [len(GOLDEN["input"])]))
     x = torch.tensor(GOLDEN["input"])[: math.prod(shape)].view(shape)
     code, side = bytes.fromhex(entry["code"]), tuple(entry["side"])

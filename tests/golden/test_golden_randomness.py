@@ -31,7 +31,9 @@ def derived(*parts):
     text = b""
     for part in parts:
         written = str(part).encode()
-        text += (b"s" if isinstance(part, str) else b"i") + str(len(written)).encode() + b":" + written
+        text += (
+            (b"s" if isinstance(part, str) else b"i") + str(len(written)).encode() + b":" + written
+        )
     digest = hashlib.blake2b(text, digest_size=8, person=b"fedwsq.seed").digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -124,7 +126,13 @@ def test_the_worked_numbers_of_the_document():
     seed = tensor_seed(KEY)
     assert seed == int(worked(r"The tensor's seed is (\d+)"))
     text = worked(r"\n    (i1:7s5.*)\n").encode()
-    assert int.from_bytes(hashlib.blake2b(text, digest_size=8, person=b"fedwsq.seed").digest(), "little") >> 1 == seed
+    assert (
+        int.from_bytes(
+            hashlib.blake2b(text, digest_size=8, person=b"fedwsq.seed").digest(), "little"
+        )
+        >> 1
+        == seed
+    )
     assert draws(seed, 1) == [int(worked(r"starts with u = (\d+) / 2\^24")) / 2**24]
     assert derived(seed, "rotation") == int(worked(r"The rotation's seed is\s(\d+)"))
     first = int(worked(r"first output of its PCG64 is `([0-9a-f]+)`"), 16)
@@ -136,7 +144,10 @@ def test_the_worked_numbers_of_the_document():
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**40 + 5, 2**63 - 1])
 def test_the_generators_are_those_of_torch_and_numpy(seed):
     assert list(itertools.islice(pcg64(seed), 20)) == np.random.PCG64(seed).random_raw(20).tolist()
-    assert draws(seed, 1500) == torch.rand(1500, generator=torch.Generator().manual_seed(seed)).tolist()
+    assert (
+        draws(seed, 1500)
+        == torch.rand(1500, generator=torch.Generator().manual_seed(seed)).tolist()
+    )
 
 
 def uq_code(x, u):
@@ -163,7 +174,9 @@ def test_random_rounding_is_as_described(codec):
     link = Link(codec, Fixed(4), "all")
     packet = link.send(DELTA, {}, KEY, (4.0,), SCHEMA).packets["delta"]["conv.weight"]
     ratios = DELTA["delta"]["conv.weight"].flatten().numpy() / np.float32(packet.side[0])
-    expected = [CODES[codec](x, u) for x, u in zip(ratios, draws(tensor_seed(KEY), 30), strict=True)]
+    expected = [
+        CODES[codec](x, u) for x, u in zip(ratios, draws(tensor_seed(KEY), 30), strict=True)
+    ]
     assert unpacked(packet.code, 4, 30) == expected
 
 
@@ -174,7 +187,10 @@ def test_a_rotation_is_undone_as_described():
     q = np.array(levels(4, "lloyd-max"), np.float32)
     values = q[unpacked(packet.code, 4, 64)] * np.float32(packet.side[0])
     expected = rotated_back(values, tensor_seed(KEY))[:30]
-    assert link.receive(packets, {}, KEY, SCHEMA)["delta"]["conv.weight"].flatten().tolist() == expected.tolist()
+    assert (
+        link.receive(packets, {}, KEY, SCHEMA)["delta"]["conv.weight"].flatten().tolist()
+        == expected.tolist()
+    )
 
 
 def test_an_inner_codec_draws_from_a_seed_of_its_own():

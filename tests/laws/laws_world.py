@@ -18,7 +18,10 @@ def tiny_digits() -> Dataset:
 
 
 def tiny_net(classes: int = 10, channels: int = 1) -> Staged:
-    stages = [nn.Sequential(nn.ReLU(), conv_norm(4, 6, stride=2)), nn.Sequential(nn.ReLU(), conv_norm(6, 8, stride=2))]
+    stages = [
+        nn.Sequential(nn.ReLU(), conv_norm(4, 6, stride=2)),
+        nn.Sequential(nn.ReLU(), conv_norm(6, 8, stride=2)),
+    ]
     return Staged(conv_norm(channels, 4), stages, nn.Linear(8, classes))
 
 

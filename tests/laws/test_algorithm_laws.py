@@ -25,7 +25,11 @@ WORLD = {
     "training.batches_per_epoch": 2,
     "training.precision": "float32",
 }
-CODECS = {"float32": {}, "danuq1": {"codec": "danuq", "bits": 1}, "danuq4": {"codec": "danuq", "bits": 4}}
+CODECS = {
+    "float32": {},
+    "danuq1": {"codec": "danuq", "bits": 1},
+    "danuq4": {"codec": "danuq", "bits": 4},
+}
 CASES = [
     (algorithm, standardize, codec)
     for algorithm in ALGORITHMS
@@ -54,20 +58,28 @@ def outcome(federation, rounds):
 
 
 @pytest.mark.parametrize(("algorithm", "standardize", "codec"), CASES)
-def test_rounds_are_the_same_serial_on_a_pool_and_after_resume(algorithm, standardize, codec, pool, tmp_path):
+def test_rounds_are_the_same_serial_on_a_pool_and_after_resume(
+    algorithm, standardize, codec, pool, tmp_path
+):
     plan = tiny_plan(algorithm, standardize, codec)
     workload = build_workload(plan)
     start = first_snapshot(workload)
 
     save_snapshot(tmp_path / "start", start)
-    assert fingerprint(load_snapshot(tmp_path / "start")[0].server["params"]) == fingerprint(start.server["params"])
+    assert fingerprint(load_snapshot(tmp_path / "start")[0].server["params"]) == fingerprint(
+        start.server["params"]
+    )
 
     serial = Federation(workload, Serial(Site(workload, CPU, tmp_path / "serial")), start)
     first = outcome(serial, 1)
     assert first[0] != fingerprint(start.server["params"]), "the round did not change the model"
     save_snapshot(tmp_path / "checkpoints", serial.snapshot)
     second = outcome(serial, 1)
-    assert all(torch.isfinite(x).all() for vector in serial.snapshot.server.values() for x in vector.values())
+    assert all(
+        torch.isfinite(x).all()
+        for vector in serial.snapshot.server.values()
+        for x in vector.values()
+    )
 
     pool.adopt(dump_plan(plan), CPU, tmp_path / "pool")
     side_by_side = Federation(workload, pool, start)

@@ -10,7 +10,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from fedwsq.codecs import CODECS, Danuq, Danuq8, Eden, Float32, Fp, Nf, Qsgd, Rotated, Sign, Topk, Uq
+from fedwsq.codecs import (
+    CODECS,
+    Danuq,
+    Danuq8,
+    Eden,
+    Float32,
+    Fp,
+    Nf,
+    Qsgd,
+    Rotated,
+    Sign,
+    Topk,
+    Uq,
+)
 from fedwsq.codecs.base import MAX_MAGNITUDE, rows_of
 from fedwsq.codecs.grid import Grid
 from fedwsq.codecs.levels import levels
@@ -65,9 +78,15 @@ def some(codec):
 
 
 def cases(codecs, rates, wanted=lambda codec: True):
-    found = [(name, codec, rate) for name, codec in codecs.items() if wanted(codec) for rate in rates(codec)]
+    found = [
+        (name, codec, rate)
+        for name, codec in codecs.items()
+        if wanted(codec)
+        for rate in rates(codec)
+    ]
     return pytest.mark.parametrize(
-        ("codec", "rate"), [pytest.param(codec, rate, id=f"{name}-{rate:g}") for name, codec, rate in found]
+        ("codec", "rate"),
+        [pytest.param(codec, rate, id=f"{name}-{rate:g}") for name, codec, rate in found],
     )
 
 
@@ -178,7 +197,12 @@ def test_no_other_level_is_nearer(codec, rate):
         size = {"tensor": x.numel(), "channel": x[0].numel(), "block": codec.block}[codec.scales]
         scales = scales.repeat_interleave(size)[: x.numel()].double()
         error = (decoded.double() - x.flatten()).abs()
-        best = (scales[:, None] * torch.tensor(q, dtype=torch.float64) - x.flatten()[:, None]).abs().min(1).values
+        best = (
+            (scales[:, None] * torch.tensor(q, dtype=torch.float64) - x.flatten()[:, None])
+            .abs()
+            .min(1)
+            .values
+        )
         assert (error <= best + 1e-6 * scales).all()
 
 
@@ -258,7 +282,9 @@ def test_accumulate_is_exact_in_the_middle_of_a_vector(codec, rate):
     packet, decoded = sent(codec, x, rate)
     out = torch.ones(3 * x.numel())
     codec.accumulate(packet, init(codec, x), 0, out[x.numel() : 2 * x.numel()], 0.3)
-    assert torch.equal(out, torch.cat([torch.ones(x.numel()), 1 + 0.3 * decoded, torch.ones(x.numel())]))
+    assert torch.equal(
+        out, torch.cat([torch.ones(x.numel()), 1 + 0.3 * decoded, torch.ones(x.numel())])
+    )
 
 
 @every_codec
@@ -291,7 +317,9 @@ def test_random_bytes_are_refused_or_harmless(codec, rate):
         for _ in range(25):
             code = random.bytes(len(packet.code))
             survives(codec, packet._replace(code=code), init(codec, x))
-            survives(codec, packet._replace(code=code, side=(1e20,) * len(packet.side)), init(codec, x))
+            survives(
+                codec, packet._replace(code=code, side=(1e20,) * len(packet.side)), init(codec, x)
+            )
 
 
 @every_case
@@ -307,13 +335,23 @@ def test_a_flipped_bit_is_refused_or_harmless(codec, rate):
 
 @every_case
 def test_a_shorter_or_longer_code_is_refused(codec, rate):
-    one_length = isinstance(codec.rates, frozenset) or isinstance(getattr(codec, "inner", codec), Topk)
+    one_length = isinstance(codec.rates, frozenset) or isinstance(
+        getattr(codec, "inner", codec), Topk
+    )
     for numel in (0, 1, 33):
         x = draw(numel)
         packet, _ = sent(codec, x, rate)
-        for code in (packet.code[:-1], packet.code[1:], packet.code + b"\0", b"\0" + packet.code, b""):
+        for code in (
+            packet.code[:-1],
+            packet.code[1:],
+            packet.code + b"\0",
+            b"\0" + packet.code,
+            b"",
+        ):
             if code != packet.code:
-                assert not (survives(codec, packet._replace(code=code), init(codec, x)) and one_length)
+                assert not (
+                    survives(codec, packet._replace(code=code), init(codec, x)) and one_length
+                )
 
 
 @every_case

@@ -21,8 +21,24 @@ from harness import rows
 
 CPU = torch.device("cpu")
 ROUNDS = 6
-FEEDBACK = {"uplink": {"codec": "danuq", "bits": 1, "select": "weights", "rest": "danuq8", "error_feedback": True}}
-CHAIN = {"downlink": {"codec": "danuq", "bits": 2, "mode": "chain", "select": "weights", "rest": "danuq8"}}
+FEEDBACK = {
+    "uplink": {
+        "codec": "danuq",
+        "bits": 1,
+        "select": "weights",
+        "rest": "danuq8",
+        "error_feedback": True,
+    }
+}
+CHAIN = {
+    "downlink": {
+        "codec": "danuq",
+        "bits": 2,
+        "mode": "chain",
+        "select": "weights",
+        "rest": "danuq8",
+    }
+}
 REMEMBERING = {
     "feddyn": ("feddyn", {}),
     "fedsmoo": ("fedsmoo", {}),
@@ -31,7 +47,9 @@ REMEMBERING = {
     "chain": ("fedavg", CHAIN),
     "all": ("scaffold", FEEDBACK | CHAIN),
 }
-every_memory = pytest.mark.parametrize(("algorithm", "settings"), REMEMBERING.values(), ids=list(REMEMBERING))
+every_memory = pytest.mark.parametrize(
+    ("algorithm", "settings"), REMEMBERING.values(), ids=list(REMEMBERING)
+)
 
 
 class Crash(Exception):
@@ -60,7 +78,9 @@ class Troubled:
 
 
 def federation(workload, folder, snapshot, **trouble):
-    return Federation(workload, Troubled(Serial(Site(workload, CPU, folder / "clients")), **trouble), snapshot)
+    return Federation(
+        workload, Troubled(Serial(Site(workload, CPU, folder / "clients")), **trouble), snapshot
+    )
 
 
 def advance(server, folder, until):
@@ -72,7 +92,9 @@ def advance(server, folder, until):
 
 @every_memory
 def test_disturbed_and_undisturbed_runs_end_alike(algorithm, settings, tmp_path):
-    workload = build_workload(tiny_plan(algorithm, **{"data.clients": 6, "clients_per_round": 5}, **settings))
+    workload = build_workload(
+        tiny_plan(algorithm, **{"data.clients": 6, "clients_per_round": 5}, **settings)
+    )
     start = first_snapshot(workload)
     calm = federation(workload, tmp_path / "calm", start)
     (tmp_path / "calm").mkdir()
@@ -87,7 +109,9 @@ def test_disturbed_and_undisturbed_runs_end_alike(algorithm, settings, tmp_path)
     advance(server, folder, 4)  # round 4 loses a reply, and is over
     assert server.snapshot.accepted.tolist() != calm.snapshot.accepted.tolist()
     damaged = folder / "checkpoints" / LAST
-    damaged.write_bytes(damaged.read_bytes()[:-40])  # back to round 3: the lost reply's round runs again
+    damaged.write_bytes(
+        damaged.read_bytes()[:-40]
+    )  # back to round 3: the lost reply's round runs again
     snapshot, warning = load_snapshot(folder / "checkpoints")
     assert snapshot.round == 3
     assert "damaged" in warning
@@ -104,9 +128,22 @@ def test_a_real_kill_leaves_no_trace(algorithm, settings, tmp_path):
     mortal = {"rounds": ROUNDS, "model.name": "laws_world:mortal_net"}
     plan = tiny_plan(algorithm, **mortal, **settings)
     (tmp_path / "plan.toml").write_text(dump_plan(plan))
-    command = [sys.executable, "-m", "fedwsq.cli", "run", "plan.toml", "--out", "killed", "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "fedwsq.cli",
+        "run",
+        "plan.toml",
+        "--out",
+        "killed",
+        "--workers",
+        "1",
+    ]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TEST_KILLED_IN": "18"}
-    assert subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL).returncode == -signal.SIGKILL
+    assert (
+        subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL).returncode
+        == -signal.SIGKILL
+    )
     assert len(rows(tmp_path / "killed")) == (1 if algorithm == "fedsmoo" else 2)
     with Run.resume(tmp_path / "killed", workers=1) as resumed:
         assert resumed.go().weights == run(plan, out=tmp_path / "calm", workers=1).weights

@@ -23,7 +23,15 @@ from fedwsq.models.mobilevit import Encoder, InvertedResidual, MobileViTBlock, f
 from fedwsq.models.shufflenet import ShuffleUnit
 from fedwsq.models.squeezenet import Bypass, Fire
 
-BACKBONES = ["resnet34", "vgg9", "squeezenet", "shufflenet", "mobilevit_xxs", "mobilevit_xs", "mobilevit_s"]
+BACKBONES = [
+    "resnet34",
+    "vgg9",
+    "squeezenet",
+    "shufflenet",
+    "mobilevit_xxs",
+    "mobilevit_xs",
+    "mobilevit_s",
+]
 PARAMETERS = {
     "vgg9": (3_493_258, 3_539_428, 3_590_728),
     "squeezenet": (734_986, 781_156, 832_456),
@@ -71,7 +79,9 @@ def random_norms(model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_number_of_parameters(name):
-    assert tuple(parameters(MODELS[name](classes)) for classes in (10, 100, 200)) == PARAMETERS[name]
+    assert (
+        tuple(parameters(MODELS[name](classes)) for classes in (10, 100, 200)) == PARAMETERS[name]
+    )
 
 
 def test_resnet34_parameters_by_hand():
@@ -113,7 +123,9 @@ def test_shapes_and_resuming_at_every_level(name, size):
 
 
 @pytest.mark.parametrize("name", BACKBONES)
-@pytest.mark.parametrize(("channels", "size"), [(1, 28), (2, 32)])  # 28 is 14, 7 and 4 at the transformers
+@pytest.mark.parametrize(
+    ("channels", "size"), [(1, 28), (2, 32)]
+)  # 28 is 14, 7 and 4 at the transformers
 def test_other_channels_and_sizes_that_do_not_halve_evenly(name, channels, size):
     with torch.no_grad():
         logits = MODELS[name](classes=5, channels=channels)(torch.randn(2, channels, size, size))
@@ -128,7 +140,8 @@ def test_vgg9_is_the_textbook_chain():
     torch.manual_seed(0)
     model, x = random_norms(vgg9()), torch.randn(2, 3, 32, 32)
     convs, norms, linears = (
-        [m for m in model.modules() if isinstance(m, k)] for k in (nn.Conv2d, nn.GroupNorm, nn.Linear)
+        [m for m in model.modules() if isinstance(m, k)]
+        for k in (nn.Conv2d, nn.GroupNorm, nn.Linear)
     )
     widths, convs, norms, linears = [], iter(convs), iter(norms), list(linears)
     out = x
@@ -191,14 +204,20 @@ def test_shuffle_unit_is_the_published_one(inputs, stride):
     out = unit.expand(unit.depthwise(shuffled))
     expected = x + out if stride == 1 else torch.cat([F.avg_pool2d(x, 3, 2, 1), out], dim=1)
     torch.testing.assert_close(unit(x), expected)
-    assert (unit.reduce.conv.groups, unit.depthwise.conv.groups, unit.expand.conv.groups) == (3, 60, 3)
+    assert (unit.reduce.conv.groups, unit.depthwise.conv.groups, unit.expand.conv.groups) == (
+        3,
+        60,
+        3,
+    )
     assert expected.shape[1] == 240
 
 
 def test_shufflenet_has_4_8_and_4_units_and_biases():
     model = shufflenet()
     assert [len(stage) for stage in model.stages] == [4, 8, 4]
-    assert [[unit.stride for unit in stage] for stage in model.stages] == [[2, *[1] * (n - 1)] for n in (4, 8, 4)]
+    assert [[unit.stride for unit in stage] for stage in model.stages] == [
+        [2, *[1] * (n - 1)] for n in (4, 8, 4)
+    ]
     assert all(m.bias is not None for m in model.modules() if isinstance(m, nn.Conv2d))
 
 
@@ -218,7 +237,9 @@ def test_unfolding_groups_the_pixels_at_the_same_place_of_their_patches():
 def test_encoder_is_torchs_own_transformer_layer():
     torch.manual_seed(0)
     encoder, x = random_norms(Encoder(8)), torch.randn(3, 5, 8)
-    reference = nn.TransformerEncoderLayer(8, 4, 16, 0.0, activation=F.silu, batch_first=True, norm_first=True)
+    reference = nn.TransformerEncoderLayer(
+        8, 4, 16, 0.0, activation=F.silu, batch_first=True, norm_first=True
+    )
     theirs = {
         "self_attn.in_proj": encoder.qkv,
         "self_attn.out_proj.": encoder.merge,
@@ -252,7 +273,14 @@ def test_mobilevit_layout():
     assert [m.depthwise.conv.stride[0] for m in residuals] == [1, 1, 1, 1, 2, 2, 2]
     assert [m.residual for m in residuals] == [True, False, True, True, False, False, False]
     # An activation on entry where the feature has not had one.
-    assert [type(stage[0]) is nn.SiLU for stage in model.stages] == [True, False, False, True, True, True]
+    assert [type(stage[0]) is nn.SiLU for stage in model.stages] == [
+        True,
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     x = torch.randn(1, 16, 8, 8)
     inner = residuals[0].depthwise(F.silu(residuals[0].expand(x)))
     torch.testing.assert_close(residuals[0](x), x + residuals[0].project(F.silu(inner)))
@@ -264,7 +292,9 @@ def test_mobilevit_layout():
 @pytest.mark.parametrize("name", BACKBONES)
 def test_a_step_with_weight_standardization_reaches_every_parameter(name):
     torch.manual_seed(0)
-    model = WeightStandardization().apply(MODELS[name](classes=4)).to(memory_format=torch.channels_last)
+    model = (
+        WeightStandardization().apply(MODELS[name](classes=4)).to(memory_format=torch.channels_last)
+    )
     check_model(model)
     convs = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
     assert all(type(m) is WSConv2d for m in convs)
@@ -298,7 +328,10 @@ def test_grouped_and_depthwise_convolutions_against_one_channel_at_a_time(groups
     layer = standardize(layer, rho=0.5)
     x = torch.randn(2, 12, 5, 5, dtype=torch.float64)
     if last:
-        layer, x = layer.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last)
+        layer, x = (
+            layer.to(memory_format=torch.channels_last),
+            x.contiguous(memory_format=torch.channels_last),
+        )
     width = 12 // groups
     for channel in range(outputs):
         group = channel // (outputs // groups)
@@ -308,7 +341,10 @@ def test_grouped_and_depthwise_convolutions_against_one_channel_at_a_time(groups
         std = (sum((w - mean) ** 2) / (len(w) - 1)) ** 0.5
         kernel = (0.5 * (w - mean) / (std + 1e-5)).view(1, width, 3, 3)
         expected = F.conv2d(
-            x[:, group * width : (group + 1) * width], kernel, 0.5 * layer.bias[channel : channel + 1], padding=1
+            x[:, group * width : (group + 1) * width],
+            kernel,
+            0.5 * layer.bias[channel : channel + 1],
+            padding=1,
         )
         torch.testing.assert_close(layer(x)[:, channel : channel + 1], expected)
 
@@ -323,7 +359,9 @@ def damping(fan_in: int, rho: float) -> float:
 def test_groupnorm_damps_a_depthwise_convolution(rho, expected):
     # White pixels of variance 9 / 8: around the mean of their patch of 9 they have variance 1.
     torch.manual_seed(0)
-    layers = WeightStandardization(rho).apply(nn.Sequential(nn.Conv2d(32, 32, 3, groups=32), nn.GroupNorm(2, 32)))
+    layers = WeightStandardization(rho).apply(
+        nn.Sequential(nn.Conv2d(32, 32, 3, groups=32), nn.GroupNorm(2, 32))
+    )
     nn.init.zeros_(layers[0].bias)
     with torch.no_grad():
         out = layers(math.sqrt(9 / 8) * torch.randn(8, 32, 34, 34))
@@ -332,7 +370,8 @@ def test_groupnorm_damps_a_depthwise_convolution(rho, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "smallest"), [("shufflenet", 8), ("mobilevit_xxs", 9), ("squeezenet", 16), ("vgg9", 27), ("resnet34", 27)]
+    ("name", "smallest"),
+    [("shufflenet", 8), ("mobilevit_xxs", 9), ("squeezenet", 16), ("vgg9", 27), ("resnet34", 27)],
 )
 def test_no_convolution_is_too_small_to_standardize(name, smallest):
     fan_ins = [m.weight[0].numel() for m in MODELS[name]().modules() if isinstance(m, nn.Conv2d)]

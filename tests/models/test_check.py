@@ -14,7 +14,10 @@ from own_models import Tied, all_frozen, half
     [
         (half(2, 1), r"parameter '1.weight' is torch.float16; .*call model.float\(\)"),
         (nn.Linear(2, 2, dtype=torch.bfloat16), r"torch.bfloat16; .*call model.float\(\)"),
-        (nn.Sequential(nn.LazyLinear(3)), r"parameter '0.weight' has no shape before the first batch; .*input size"),
+        (
+            nn.Sequential(nn.LazyLinear(3)),
+            r"parameter '0.weight' has no shape before the first batch; .*input size",
+        ),
     ],
 )
 def test_parameters_that_cannot_be_federated(model, message):
@@ -47,9 +50,13 @@ def test_what_the_code_froze_stays_frozen():
 
 
 def test_there_must_be_something_to_train():
-    with pytest.raises(ConfigError, match=r"'fc' finds none of .*; their names are stem.conv.weight, .*, \.\.\.$"):
+    with pytest.raises(
+        ConfigError, match=r"'fc' finds none of .*; their names are stem.conv.weight, .*, \.\.\.$"
+    ):
         train_only(cnn(), "fc")
-    with pytest.raises(ConfigError, match=r"the model's own code froze every parameter that model.train leaves"):
+    with pytest.raises(
+        ConfigError, match=r"the model's own code froze every parameter that model.train leaves"
+    ):
         train_only(all_frozen(2, 1), "")
     with pytest.raises(ConfigError, match="the model has no parameters"):
         train_only(nn.ReLU(), "")

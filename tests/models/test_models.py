@@ -26,7 +26,9 @@ def build(name: str) -> tuple[Staged, Tensor]:
     return model.eval(), torch.randn(3, channels, size, size)
 
 
-@pytest.mark.parametrize(("classes", "count"), [(10, 11_173_962), (100, 11_220_132), (200, 11_271_432)])
+@pytest.mark.parametrize(
+    ("classes", "count"), [(10, 11_173_962), (100, 11_220_132), (200, 11_271_432)]
+)
 def test_resnet18_has_the_published_number_of_parameters(classes, count):
     assert parameters(resnet18(classes)) == count
 
@@ -49,7 +51,9 @@ def test_cnn_parameters_by_hand():
 def test_four_dimensional_parameters_are_the_convolutions(name, count):
     model, _ = build(name)
     four = {key for key, p in model.named_parameters() if p.ndim == 4}
-    convs = {f"{key}.weight" for key, module in model.named_modules() if isinstance(module, nn.Conv2d)}
+    convs = {
+        f"{key}.weight" for key, module in model.named_modules() if isinstance(module, nn.Conv2d)
+    }
     assert four == convs
     assert len(convs) == count
     assert {key for key in four if key.startswith("stem.")} == {"stem.conv.weight"}
@@ -61,7 +65,9 @@ def test_resnet18_stages_halve_the_image_three_times(size):
     model, x = resnet18(200), torch.randn(1, 3, size, size)
     with torch.no_grad():
         shapes = [tuple(f.shape[1:]) for f in model.features(x)]
-        assert shapes == [(w, size // s, size // s) for w, s in ((64, 1), (64, 1), (128, 2), (256, 4), (512, 8))]
+        assert shapes == [
+            (w, size // s, size // s) for w, s in ((64, 1), (64, 1), (128, 2), (256, 4), (512, 8))
+        ]
         assert model(x).shape == (1, 200)
 
 
@@ -100,8 +106,12 @@ def test_every_model_passes_its_own_check_and_is_built_from_the_seed(name):
     model, _ = build(name)
     check_model(model)
     again, _ = build(name)
-    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    assert all(m.num_groups == 2 and m.eps == 1e-5 for m in model.modules() if isinstance(m, nn.GroupNorm))
+    assert all(
+        torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True)
+    )
+    assert all(
+        m.num_groups == 2 and m.eps == 1e-5 for m in model.modules() if isinstance(m, nn.GroupNorm)
+    )
 
 
 def test_block_is_the_textbook_one_up_to_where_the_relu_stands():
@@ -110,7 +120,9 @@ def test_block_is_the_textbook_one_up_to_where_the_relu_stands():
     x = torch.randn(2, 16, 8, 8)
     entered = x.relu()
     inner = block.first.norm(block.first.conv(entered)).relu()
-    expected = block.second.norm(block.second.conv(inner)) + block.shortcut.norm(block.shortcut.conv(entered))
+    expected = block.second.norm(block.second.conv(inner)) + block.shortcut.norm(
+        block.shortcut.conv(entered)
+    )
     assert torch.equal(block(x), expected)
     assert block.shortcut.conv.kernel_size == (1, 1)
     assert isinstance(resnet8().stages[0][0].shortcut, nn.Identity)

@@ -36,7 +36,9 @@ def test_the_layer_that_results_normalizes_groups_and_keeps_the_affine_part(kind
     model = nn.Sequential(nn.Identity(), norm)
     assert replace_batchnorm(model, groups) is model
     grouped = x.reshape(3, groups, -1)
-    flat = (grouped - grouped.mean(2, keepdim=True)) / (grouped.var(2, correction=0, keepdim=True) + 1e-5).sqrt()
+    flat = (grouped - grouped.mean(2, keepdim=True)) / (
+        grouped.var(2, correction=0, keepdim=True) + 1e-5
+    ).sqrt()
     shape = (6, *[1] * (x.dim() - 2))
     expected = flat.view_as(x) * norm.weight.view(shape) + norm.bias.view(shape)
     torch.testing.assert_close(model(x), expected)
@@ -61,7 +63,11 @@ def test_settings_that_carry_over_and_the_one_that_does_not():
     assert torch.isfinite(plain(torch.randn(2, 4, 3, 3))).all()
     frozen = nn.Sequential(nn.BatchNorm2d(4)).double().eval().requires_grad_(False)
     norm = replace_batchnorm(frozen)[0]
-    assert (norm.training, norm.weight.requires_grad, norm.weight.dtype) == (False, False, torch.float64)
+    assert (norm.training, norm.weight.requires_grad, norm.weight.dtype) == (
+        False,
+        False,
+        torch.float64,
+    )
 
 
 class User(nn.Module):
@@ -70,7 +76,9 @@ class User(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.bn = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
-        self.body = nn.ModuleDict({"a": nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)), "b": nn.ReLU()})
+        self.body = nn.ModuleDict(
+            {"a": nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)), "b": nn.ReLU()}
+        )
         self.body["shared"] = self.bn
         self.head = nn.Linear(8, 2)
 
@@ -83,7 +91,10 @@ class User(nn.Module):
 def test_a_whole_model_becomes_one_that_can_be_federated_and_learns():
     torch.manual_seed(0)
     model, x = User(), torch.randn(8, 3, 6, 6)
-    with pytest.raises(ConfigError, match=r"layer 'bn' is BatchNorm2d.*GroupNorm\(2, 8\).*replace_batchnorm\(model\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"layer 'bn' is BatchNorm2d.*GroupNorm\(2, 8\).*replace_batchnorm\(model\)",
+    ):
         check_model(model)
     before = dict(model.named_parameters())
     fedwsq.replace_batchnorm(model)
@@ -116,9 +127,17 @@ class Activated(nn.BatchNorm2d):
 @pytest.mark.parametrize(
     ("norm", "groups", "message"),
     [
-        (nn.BatchNorm2d(9), 2, r"layer 'last.0' is BatchNorm2d over 9 channels, which 2 groups .* one of 1, 3, 9, or"),
+        (
+            nn.BatchNorm2d(9),
+            2,
+            r"layer 'last.0' is BatchNorm2d over 9 channels, which 2 groups .* one of 1, 3, 9, or",
+        ),
         (Activated(4), 2, r"layer 'last.0' is Activated, .* replace it by hand"),
-        (nn.LazyBatchNorm2d(), 2, r"layer 'last.0' is LazyBatchNorm2d, .* run a batch .* if it is lazy"),
+        (
+            nn.LazyBatchNorm2d(),
+            2,
+            r"layer 'last.0' is LazyBatchNorm2d, .* run a batch .* if it is lazy",
+        ),
         (nn.BatchNorm2d(4), 0, "groups is 0, must be at least 1"),
     ],
 )
@@ -135,5 +154,7 @@ def test_a_refusal_says_what_to_do_and_changes_nothing(norm, groups, message):
 def test_instance_norm_is_left_alone_and_refused_only_if_it_remembers():
     check_model(replace_batchnorm(nn.Sequential(nn.InstanceNorm2d(4, affine=True))))
     remembering = replace_batchnorm(nn.Sequential(nn.InstanceNorm2d(4, track_running_stats=True)))
-    with pytest.raises(ConfigError, match=r"layer '0' is InstanceNorm2d: running stat.*track_running_stats=False"):
+    with pytest.raises(
+        ConfigError, match=r"layer '0' is InstanceNorm2d: running stat.*track_running_stats=False"
+    ):
         check_model(remembering)

@@ -65,16 +65,25 @@ def batch(name: str, count: int = 4) -> Tensor:
 
 
 def test_forward_is_the_worked_example():
-    exactly(unit(W), [0.19364916731037088, -0.5809475019311126, 0.5809475019311127, -0.19364916731037082])
+    exactly(
+        unit(W),
+        [0.19364916731037088, -0.5809475019311126, 0.5809475019311127, -0.19364916731037082],
+    )
     biased = scaled_standardized(W, gamma=1.0, variance="biased")
-    exactly(biased, [0.223606797749979, -0.6708203932499369, 0.670820393249937, -0.22360679774997894])
+    exactly(
+        biased, [0.223606797749979, -0.6708203932499369, 0.670820393249937, -0.22360679774997894]
+    )
 
 
 def test_psp_and_wsp_are_the_worked_example():
     psp = unit(LOCAL.mean(0, keepdim=True))
-    exactly(psp, [0.0056528036137302815, -0.3610653556051371, 0.7051723003690834, -0.3497597483776766])
+    exactly(
+        psp, [0.0056528036137302815, -0.3610653556051371, 0.7051723003690834, -0.3497597483776766]
+    )
     wsp = unit(LOCAL).mean(0)
-    exactly(wsp, [0.04333261906895418, -0.31407506872919105, 0.4101825173220689, -0.139440067661832])
+    exactly(
+        wsp, [0.04333261906895418, -0.31407506872919105, 0.4101825173220689, -0.139440067661832]
+    )
 
 
 def test_gamma_gives_relu_back_its_variance():
@@ -91,18 +100,27 @@ def test_gain_and_gamma_are_factors():
 
 
 def test_rows_have_zero_mean_and_unit_length():
-    rows = scaled_standardized(torch.randn(5, 4, 3, 3) + 0.7, gamma=1.0, variance="biased").flatten(1)
+    rows = scaled_standardized(torch.randn(5, 4, 3, 3) + 0.7, gamma=1.0, variance="biased").flatten(
+        1
+    )
     torch.testing.assert_close(rows.sum(1), torch.zeros(5), rtol=0, atol=1e-5)
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(5))
 
 
 @pytest.mark.parametrize("variance", ["unbiased", "biased"])
 def test_it_is_the_formula_and_its_derivatives_match_finite_differences(variance):
-    weight = torch.randn(3, 2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    weight = torch.randn(
+        3, 2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    ).requires_grad_()
     gain = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
     rows = weight.flatten(1)
     var = rows.var(1, keepdim=True, correction=1 if variance == "unbiased" else 0)
-    plain = gain[:, None] * GAMMA_RELU * (rows - rows.mean(1, keepdim=True)) / (var * 8).clamp(min=1e-4).sqrt()
+    plain = (
+        gain[:, None]
+        * GAMMA_RELU
+        * (rows - rows.mean(1, keepdim=True))
+        / (var * 8).clamp(min=1e-4).sqrt()
+    )
     function = lambda w, g: scaled_standardized(w, g, variance=variance)
     torch.testing.assert_close(function(weight, gain).flatten(1), plain)
     assert torch.autograd.gradcheck(function, (weight, gain))
@@ -111,7 +129,10 @@ def test_it_is_the_formula_and_its_derivatives_match_finite_differences(variance
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.0])
 def test_a_constant_filter_gives_zero_and_a_finite_gradient(value):
-    weight, gain = torch.full((2, 3, 3, 3), value, requires_grad=True), torch.ones(2, requires_grad=True)
+    weight, gain = (
+        torch.full((2, 3, 3, 3), value, requires_grad=True),
+        torch.ones(2, requires_grad=True),
+    )
     result = scaled_standardized(weight, gain)
     # The mean of equal numbers may be one rounding off, and the floor multiplies by 100.
     assert result.abs().max() <= abs(value) * 1e-4
@@ -130,7 +151,11 @@ def test_a_constant_filter_gives_zero_and_a_finite_gradient(value):
 @pytest.mark.parametrize(
     ("layer", "becomes", "x"),
     [
-        (nn.Conv1d(3, 4, 3, padding=1, padding_mode="circular"), ScaledWSConv1d, torch.randn(2, 3, 7)),
+        (
+            nn.Conv1d(3, 4, 3, padding=1, padding_mode="circular"),
+            ScaledWSConv1d,
+            torch.randn(2, 3, 7),
+        ),
         (nn.Conv2d(6, 6, 3, stride=2, groups=2), ScaledWSConv2d, torch.randn(2, 6, 7, 7)),
         (nn.Conv3d(3, 4, 2, dilation=2, bias=False), ScaledWSConv3d, torch.randn(2, 3, 5, 5, 5)),
     ],
@@ -169,7 +194,9 @@ class Mine(nn.Conv2d):
 
 
 def test_only_plain_convolutions_with_a_fan_in_of_three_qualify():
-    model = nn.Sequential(nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 1, groups=4), Mine(4, 4, 3), nn.Linear(5, 3))
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 1, groups=4), Mine(4, 4, 3), nn.Linear(5, 3)
+    )
     types = [type(m) for m in model]
     with pytest.raises(ConfigError, match=r"no layer to standardize.*fan-in of 3 or more"):
         ScaledStandardization().apply(nn.Sequential(*model, nn.GroupNorm(1, 3)))
@@ -188,7 +215,9 @@ def test_it_does_not_go_with_the_other_kind():
 def test_settings_no_run_can_have(gamma):
     with pytest.raises(ConfigError, match=f"finite gamma above 0, got {gamma}"):
         ScaledStandardization(gamma=gamma)
-    with pytest.raises(ConfigError, match='variance = "none" is unknown; it is "unbiased" or "biased"'):
+    with pytest.raises(
+        ConfigError, match='variance = "none" is unknown; it is "unbiased" or "biased"'
+    ):
         ScaledStandardization(variance="none")
 
 
@@ -199,17 +228,25 @@ def test_the_parameters_of_the_cnn():
     assert STANDARDIZATIONS["scaled"] is ScaledStandardization
     convs = ["stem.conv", "stages.0.1.conv", "stages.1.1.conv"]
     expected = [f"{conv}.{kind}" for conv in convs for kind in ("weight", "bias", "gain")]
-    assert [name for name, _ in scaled("cnn").named_parameters()] == [*expected, "head.weight", "head.bias"]
+    assert [name for name, _ in scaled("cnn").named_parameters()] == [
+        *expected,
+        "head.weight",
+        "head.bias",
+    ]
 
 
 def test_the_parameters_of_resnet8():
     convs = ["stem", "stages.0.0.first", "stages.0.0.second"]
-    convs += [f"stages.{stage}.0.{part}" for stage in (1, 2) for part in ("first", "second", "shortcut")]
+    convs += [
+        f"stages.{stage}.0.{part}" for stage in (1, 2) for part in ("first", "second", "shortcut")
+    ]
     expected = [f"{conv}.conv.{kind}" for conv in convs for kind in ("weight", "bias", "gain")]
     model = scaled("resnet8")
     assert [name for name, _ in model.named_parameters()] == [*expected, "head.weight", "head.bias"]
     # A bias and a gain for each norm's two vectors: as many as before.
-    assert sum(p.numel() for p in model.parameters()) == sum(p.numel() for p in resnet8().parameters())
+    assert sum(p.numel() for p in model.parameters()) == sum(
+        p.numel() for p in resnet8().parameters()
+    )
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -232,9 +269,17 @@ def test_no_norm_is_left_and_a_step_is_finite(name):
 
 
 def test_norms_of_convolutions_go_wherever_they_are_and_those_of_attention_stay():
-    norms = [nn.BatchNorm2d(4), nn.InstanceNorm2d(4), nn.GroupNorm(2, 4), nn.LayerNorm(4), nn.RMSNorm(4)]
+    norms = [
+        nn.BatchNorm2d(4),
+        nn.InstanceNorm2d(4),
+        nn.GroupNorm(2, 4),
+        nn.LayerNorm(4),
+        nn.RMSNorm(4),
+    ]
     shared = nn.GroupNorm(1, 4)
-    model = nn.ModuleDict({"inner": nn.Sequential(*norms), "a": shared, "b": shared, "conv": nn.Conv2d(1, 4, 3)})
+    model = nn.ModuleDict(
+        {"inner": nn.Sequential(*norms), "a": shared, "b": shared, "conv": nn.Conv2d(1, 4, 3)}
+    )
     bias = model["conv"].bias
     assert drop_norms(model) is model
     assert [type(m) for m in model["inner"]] == [nn.Identity] * 3 + [nn.LayerNorm, nn.RMSNorm]
@@ -243,7 +288,9 @@ def test_norms_of_convolutions_go_wherever_they_are_and_those_of_attention_stay(
 
 
 def test_every_convolution_gets_a_bias_even_where_it_is_not_standardized():
-    model = ScaledStandardization().apply(nn.Sequential(nn.Conv2d(1, 4, 1, bias=False), nn.Conv2d(4, 4, 3, bias=False)))
+    model = ScaledStandardization().apply(
+        nn.Sequential(nn.Conv2d(1, 4, 1, bias=False), nn.Conv2d(4, 4, 3, bias=False))
+    )
     assert [type(m) for m in model] == [nn.Conv2d, ScaledWSConv2d]
     assert all(torch.equal(m.bias, torch.zeros(4)) for m in model)
 
@@ -317,8 +364,13 @@ def test_exchanged_weights_are_standardized_and_compute_the_same():
 
 def test_exchange_of_a_single_layer_and_of_plain_weight_standardization():
     layer = standardize_scaled(nn.Conv2d(4, 1, 1, bias=False))
-    exchanged = exchange_standardized(layer, {"weight": W.view(1, 4, 1, 1), "gain": torch.full((1,), 7.0)})
-    exactly(exchanged["weight"], [0.19364916731037088, -0.5809475019311126, 0.5809475019311127, -0.19364916731037082])
+    exchanged = exchange_standardized(
+        layer, {"weight": W.view(1, 4, 1, 1), "gain": torch.full((1,), 7.0)}
+    )
+    exactly(
+        exchanged["weight"],
+        [0.19364916731037088, -0.5809475019311126, 0.5809475019311127, -0.19364916731037082],
+    )
     assert exchanged["gain"].item() == 7.0
     ws = standardize(nn.Conv2d(4, 1, 1, bias=False), rho=0.01)
     tilde = [0.38728333520166675, -1.161850005605, 1.1618500056050003, -0.38728333520166663]

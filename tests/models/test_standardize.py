@@ -67,7 +67,9 @@ def test_gradient_is_the_worked_example():
     exactly(dw, [2.710953348735322, -4.260026694189298, -3.485640009844036, 5.034713355298012])
     assert abs(dw.sum().item()) < 1e-12
     # A fraction eps / (std + eps) of the part along v leaks through; without eps nothing does.
-    assert (dw * standardized(W, rho=1.0)).sum().item() == pytest.approx(-0.00023235200286564873, abs=1e-12)
+    assert (dw * standardized(W, rho=1.0)).sum().item() == pytest.approx(
+        -0.00023235200286564873, abs=1e-12
+    )
     dw = gradient(W, G_A, rho=1.0, eps=0.0)
     exactly(dw, [2.711088342345192, -4.260281680828158, -3.4856850115866758, 5.034878350069643])
     assert abs((dw * standardized(W, rho=1.0, eps=0.0)).sum().item()) < 1e-12
@@ -75,10 +77,18 @@ def test_gradient_is_the_worked_example():
 
 def test_one_fedws_round_is_the_worked_example():
     local_a, local_b = (W - 0.1 * gradient(W, g, rho=1.0) for g in (G_A, G_B))
-    exactly(local_a, [0.028904665126467777, 0.32600266941892986, 0.8485640009844035, -0.4034713355298013])
-    exactly(local_b, [0.377457416982242, -0.33237225094672596, 0.3450889157450592, 0.4098259182194247])
+    exactly(
+        local_a,
+        [0.028904665126467777, 0.32600266941892986, 0.8485640009844035, -0.4034713355298013],
+    )
+    exactly(
+        local_b, [0.377457416982242, -0.33237225094672596, 0.3450889157450592, 0.4098259182194247]
+    )
     server = (local_a + local_b) / 2
-    exactly(server, [0.2031810410543549, -0.003184790763898049, 0.5968264583647314, 0.0031772913448117057])
+    exactly(
+        server,
+        [0.2031810410543549, -0.003184790763898049, 0.5968264583647314, 0.0031772913448117057],
+    )
     tilde = [0.01130520543380221, -0.7221050471716755, 1.4102944780419444, -0.6994946363040713]
     exactly(standardized(server, rho=1.0), tilde)
 
@@ -90,11 +100,15 @@ LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def weights(shape: tuple[int, ...], last: bool = False) -> Tensor:
-    weight = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.3
+    weight = (
+        torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.3
+    )
     return weight.to(memory_format=LAST[len(shape)]) if last else weight
 
 
-CASES = [(shape, False) for shape in SHAPES] + [(shape, True) for shape in SHAPES if len(shape) in LAST]
+CASES = [(shape, False) for shape in SHAPES] + [
+    (shape, True) for shape in SHAPES if len(shape) in LAST
+]
 
 
 @pytest.mark.parametrize(("shape", "last"), CASES)
@@ -105,7 +119,9 @@ def test_first_and_second_derivatives_match_finite_differences(shape, last):
     assert torch.autograd.gradgradcheck(function, weight)
 
 
-@pytest.mark.parametrize(("shape", "last"), [*CASES, ((300, 1100), False)])  # the last one spans several blocks
+@pytest.mark.parametrize(
+    ("shape", "last"), [*CASES, ((300, 1100), False)]
+)  # the last one spans several blocks
 def test_closed_form_is_autograd_through_the_formula(shape, last):
     weight = weights(shape, last)
     upstream = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -174,14 +190,20 @@ def test_half_precision_weights_have_float32_statistics():
     weight = (torch.randn(8, 36, generator=torch.Generator().manual_seed(0)) + 2).bfloat16()
     assert standardized(weight).dtype == torch.bfloat16
     assert torch.equal(standardized(weight), standardized(weight.float()).bfloat16())
-    assert torch.equal(gradient(weight, weight), gradient(weight.float(), weight.float()).bfloat16())
+    assert torch.equal(
+        gradient(weight, weight), gradient(weight.float(), weight.float()).bfloat16()
+    )
 
 
 # The module swap
 
 
 @settings(max_examples=12, deadline=None)
-@given(name=st.sampled_from(sorted(set(MODELS) - {"resnet18"})), rho=st.floats(1e-4, 1.0), seed=st.integers(0, 2**31))
+@given(
+    name=st.sampled_from(sorted(set(MODELS) - {"resnet18"})),
+    rho=st.floats(1e-4, 1.0),
+    seed=st.integers(0, 2**31),
+)
 def test_standardize_keeps_names_values_and_parameter_objects(name, rho, seed):
     check_swap(name, rho, seed)
 
@@ -233,9 +255,14 @@ def test_select_sees_names_and_modules():
 
     types = lambda model: [type(m) for m in model]
     assert types(standardize(small())) == [WSConv2d, WSConv2d, nn.Flatten, nn.Linear]
-    assert types(standardize(small(), select=lambda name, module: name == "1"))[:2] == [nn.Conv2d, WSConv2d]
+    assert types(standardize(small(), select=lambda name, module: name == "1"))[:2] == [
+        nn.Conv2d,
+        WSConv2d,
+    ]
     assert types(standardize(small(), select=lambda name, module: True))[3] is WSLinear
-    both = standardize(standardize(small()), rho=0.1, select=lambda name, module: isinstance(module, nn.Linear))
+    both = standardize(
+        standardize(small()), rho=0.1, select=lambda name, module: isinstance(module, nn.Linear)
+    )
     assert (both[0].rho, both[3].rho) == (1e-3, 0.1)
 
 
@@ -354,7 +381,11 @@ def test_the_table_of_standardizations():
 @pytest.mark.parametrize("autocast", [False, True])
 def test_training_lowers_the_loss(autocast):
     torch.manual_seed(0)
-    model = WeightStandardization().apply(MODELS["cnn"](classes=2)).to(memory_format=torch.channels_last)
+    model = (
+        WeightStandardization()
+        .apply(MODELS["cnn"](classes=2))
+        .to(memory_format=torch.channels_last)
+    )
     x = torch.randn(32, 1, 8, 8)
     y = (x.mean(dim=(1, 2, 3)) > 0).long()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -375,7 +406,10 @@ def test_working_block_by_block_changes_no_bit(monkeypatch, dtype, shape):
     """Forward and backward in one piece, in blocks of a few rows, and through the graph that can be derived again."""
     module = importlib.import_module("fedwsq.models.standardize")
     generator = torch.Generator().manual_seed(0)
-    raw, g = torch.randn(shape, generator=generator), torch.randn(shape, generator=generator).to(dtype)
+    raw, g = (
+        torch.randn(shape, generator=generator),
+        torch.randn(shape, generator=generator).to(dtype),
+    )
     raw[2] = 0.25  # a constant row
 
     def both(block, create_graph=False):

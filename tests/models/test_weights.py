@@ -40,11 +40,15 @@ def file(tmp_path):
     return tmp_path / "weights.safetensors"
 
 
-@pytest.mark.parametrize("standardization", [None, WeightStandardization(), ScaledStandardization()])
+@pytest.mark.parametrize(
+    "standardization", [None, WeightStandardization(), ScaledStandardization()]
+)
 def test_raw_weights_are_taken_as_they_are(file, standardization):
     source, model = seeded(1, standardization), seeded(2, standardization)
     load_weights(model, saved(file, source))
-    assert all(torch.equal(a, b) for a, b in zip(source.parameters(), model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(source.parameters(), model.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -65,7 +69,9 @@ def test_a_baked_file_computes_the_same_at_the_spread_of_fresh_weights(file):
     torch.testing.assert_close(model(x), expected, rtol=2e-3, atol=2e-3)
     for name, layer in model.named_modules():
         if isinstance(layer, WSLayer):
-            assert layer.weight.std().item() == pytest.approx(fresh.get_submodule(name).weight.std().item(), rel=1e-5)
+            assert layer.weight.std().item() == pytest.approx(
+                fresh.get_submodule(name).weight.std().item(), rel=1e-5
+            )
             torch.testing.assert_close(
                 standardized(layer.weight), plain.get_submodule(name).weight, rtol=2e-3, atol=1e-9
             )
@@ -108,15 +114,34 @@ def test_what_a_file_says_of_biases(file):
     assert set(ones.values()) == {1.0}
     assert json.loads(baked_metadata(with_biases("vgg9", 1, rho=0.5))["rho"]).popitem()[1] == 0.5
     model = seeded(1, WeightStandardization())
-    for text in ("", "[1]", "3", '{"stem.conv": 0}', '{"stem.conv": NaN}', '{"stem.conv": null}', "[" * 100_000):
-        with pytest.raises(ConfigError, match="is damaged: its entry rho must give each layer a number above 0"):
+    for text in (
+        "",
+        "[1]",
+        "3",
+        '{"stem.conv": 0}',
+        '{"stem.conv": NaN}',
+        '{"stem.conv": null}',
+        "[" * 100_000,
+    ):
+        with pytest.raises(
+            ConfigError, match="is damaged: its entry rho must give each layer a number above 0"
+        ):
             load_weights(model, saved(file, model, {"baked": "true", "rho": text}))
 
 
 def test_a_checkpoint_of_a_part_points_to_the_whole(file):
     model = seeded(1)
-    save_file({f"server/params/{name}": x.clone() for name, x in model.head.state_dict(prefix="head.").items()}, file)
-    with pytest.raises(ConfigError, match=r"it lacks .*this checkpoint holds only what was trained; use .*model\.safe"):
+    save_file(
+        {
+            f"server/params/{name}": x.clone()
+            for name, x in model.head.state_dict(prefix="head.").items()
+        },
+        file,
+    )
+    with pytest.raises(
+        ConfigError,
+        match=r"it lacks .*this checkpoint holds only what was trained; use .*model\.safe",
+    ):
         load_weights(model, str(file))
 
 
@@ -137,7 +162,9 @@ def test_a_tied_tensor_is_found_under_any_of_its_names(file):
         assert torch.equal(model.second.weight, ones)
     load_weights(model, saved(file, model))  # its own state_dict, with both names and the buffer
     save_file({"first.weight": ones, "second.weight": 2 * ones}, file)
-    with pytest.raises(ConfigError, match=r"first.weight and second.weight differ, but are one tensor"):
+    with pytest.raises(
+        ConfigError, match=r"first.weight and second.weight differ, but are one tensor"
+    ):
         load_weights(model, str(file))
 
 
@@ -145,7 +172,10 @@ NANS = torch.full((10,), torch.nan)
 REFUSED = {
     "missing": ({"head.bias": None}, r"it lacks head.bias; set model.name"),
     "extra": ({"fc.bias": torch.ones(2)}, r"it has fc.bias, which the model has not; set"),
-    "shape": ({"stem.norm.bias": torch.ones(7)}, r"stem.norm.bias is \[7\] there and \[\d+\] in the model"),
+    "shape": (
+        {"stem.norm.bias": torch.ones(7)},
+        r"stem.norm.bias is \[7\] there and \[\d+\] in the model",
+    ),
     "not finite": ({"head.bias": NANS}, r"head.bias holds values that are not finite"),
     "integers": ({"head.bias": torch.ones(10, dtype=torch.int64)}, r"head.bias is torch.int64"),
 }
@@ -164,13 +194,19 @@ def test_what_does_not_fit_is_named(file, case):
 def test_other_names_throughout_are_not_listed_one_by_one(file):
     model = seeded(1)
     save_file({f"module.{name}": x for name, x in model.state_dict().items()}, file)
-    with pytest.raises(ConfigError, match=r"it lacks stem.conv.weight, .* and \d+ more; it has module\..* more, which"):
+    with pytest.raises(
+        ConfigError,
+        match=r"it lacks stem.conv.weight, .* and \d+ more; it has module\..* more, which",
+    ):
         load_weights(model, str(file))
 
 
 def test_a_classifier_of_another_size_is_called_that(file):
     saved(file, seeded(1, classes=10))
-    with pytest.raises(ConfigError, match=r"a classifier of 10 classes \(head.weight, head.bias\), the data has 4; to"):
+    with pytest.raises(
+        ConfigError,
+        match=r"a classifier of 10 classes \(head.weight, head.bias\), the data has 4; to",
+    ):
         load_weights(seeded(1, classes=4), str(file), 4)
 
 

@@ -38,26 +38,40 @@ def one_step(gradient, **settings):
     """A step from [1, -2] with the given gradient of the loss."""
     task = toy_task([0.0, 0.0], steps=1, **settings)
     start = {"w": torch.tensor([1.0, -2.0])}
-    return task.train(start, loss=lambda model, x, y: model.w @ torch.tensor(gradient)).params["w"].tolist()
+    return (
+        task.train(start, loss=lambda model, x, y: model.w @ torch.tensor(gradient))
+        .params["w"]
+        .tolist()
+    )
 
 
 def test_the_exact_step():
     # p - lr (g + wd p) = [1 - .1 (3 + .001), -2 - .1 (4 - .002)]
-    assert one_step([3.0, 4.0], weight_decay=1e-3, clip_norm=10.0) == pytest.approx([0.6999, -2.3998], abs=1e-6)
+    assert one_step([3.0, 4.0], weight_decay=1e-3, clip_norm=10.0) == pytest.approx(
+        [0.6999, -2.3998], abs=1e-6
+    )
 
 
 def test_decay_is_added_after_clipping():
     # |g| = 50, so c = 10 / 50.000001 and c g = [6, 8] less a hair; the decay is not scaled.
     expected = [0.399900012, -2.799799984]
-    assert one_step([30.0, 40.0], weight_decay=1e-3, clip_norm=10.0) == pytest.approx(expected, abs=1e-6)
-    assert one_step([30.0, 40.0], weight_decay=1e-3, clip_norm=0.0) == pytest.approx([-2.0001, -5.9998], abs=1e-5)
+    assert one_step([30.0, 40.0], weight_decay=1e-3, clip_norm=10.0) == pytest.approx(
+        expected, abs=1e-6
+    )
+    assert one_step([30.0, 40.0], weight_decay=1e-3, clip_norm=0.0) == pytest.approx(
+        [-2.0001, -5.9998], abs=1e-5
+    )
 
 
 def test_extra_decay_is_unclipped_too():
     # -lr (c g + (wd + extra) p) with extra = .5: another -.05 p on top of the clipped step.
     task = toy_task([0.0, 0.0], steps=1, weight_decay=1e-3, clip_norm=10.0)
     loss = lambda model, x, y: model.w @ torch.tensor([30.0, 40.0])
-    got = task.train({"w": torch.tensor([1.0, -2.0])}, loss=loss, extra_decay=0.5).params["w"].tolist()
+    got = (
+        task.train({"w": torch.tensor([1.0, -2.0])}, loss=loss, extra_decay=0.5)
+        .params["w"]
+        .tolist()
+    )
     assert got == pytest.approx([0.399900012 - 0.05, -2.799799984 + 0.1], abs=1e-6)
 
 
@@ -78,7 +92,9 @@ def test_a_direction_may_ask_for_gradients_elsewhere():
         seen.append(params["w"].tolist())
         return gradient({"w": params["w"] + 1})
 
-    trained = toy_task(TARGETS["A"], steps=1).train({"w": torch.tensor([1.0, -2.0])}, loss=toy_loss, direction=ahead)
+    trained = toy_task(TARGETS["A"], steps=1).train(
+        {"w": torch.tensor([1.0, -2.0])}, loss=toy_loss, direction=ahead
+    )
     assert seen == [[1.0, -2.0]]
     assert trained.params["w"].tolist() == pytest.approx([1 - 0.1 * -1, -2 - 0.1 * -3], abs=1e-6)
     assert trained.loss == pytest.approx(0.5 * (1 + 9))
@@ -100,14 +116,20 @@ def test_a_parameter_that_the_loss_does_not_use_stays_with_a_direction_too():
 def test_a_direction_is_clipped():
     far = lambda params, gradient: {"w": torch.tensor([30.0, 40.0])} if gradient(params) else {}
     task = toy_task(TARGETS["A"], steps=1, clip_norm=10.0)
-    got = task.train({"w": torch.tensor([1.0, -2.0])}, loss=toy_loss, direction=far).params["w"].tolist()
+    got = (
+        task.train({"w": torch.tensor([1.0, -2.0])}, loss=toy_loss, direction=far)
+        .params["w"]
+        .tolist()
+    )
     assert got == pytest.approx([1 - 0.6, -2 - 0.8], abs=1e-6)
 
 
 def test_adaptive_clipping_comes_before_the_norm():
     # |w| = sqrt(5), so a unit's gradient is cut to .1 sqrt(5): [3, 4] / 5 * .2236; a step of .1 times that.
     got = one_step([3.0, 4.0], agc=0.1, clip_norm=10.0)
-    assert got == pytest.approx([1 - 0.1 * 0.6 * 0.1 * 5**0.5, -2 - 0.1 * 0.8 * 0.1 * 5**0.5], abs=1e-6)
+    assert got == pytest.approx(
+        [1 - 0.1 * 0.6 * 0.1 * 5**0.5, -2 - 0.1 * 0.8 * 0.1 * 5**0.5], abs=1e-6
+    )
 
 
 def test_training_does_not_change_its_start():
@@ -139,7 +161,13 @@ def test_the_schedule(schedule, rounds, t, epoch, expected):
 
 @pytest.mark.parametrize(
     ("examples", "settings", "size", "count"),
-    [(500, {}, 50, 10), (503, {}, 51, 10), (7, {}, 1, 7), (1, {}, 1, 1), (500, {"batch_size": 64}, 64, 8)],
+    [
+        (500, {}, 50, 10),
+        (503, {}, 51, 10),
+        (7, {}, 1, 7),
+        (1, {}, 1, 1),
+        (500, {"batch_size": 64}, 64, 8),
+    ],
 )
 def test_batch_size_comes_from_the_shard(examples, settings, size, count):
     training = Training(**settings)
@@ -157,7 +185,9 @@ def digits_task(key=FIRST, augment=False, **settings):
     rng = torch.Generator().manual_seed(1)
     y = torch.arange(30) % 3
     x = torch.rand(30, 1, 8, 8, generator=rng) + y.view(-1, 1, 1, 1)
-    task = LocalTask(model, Shard(x, y, augment=augment), key, training, learning_rates(training, key.round, 10))
+    task = LocalTask(
+        model, Shard(x, y, augment=augment), key, training, learning_rates(training, key.round, 10)
+    )
     return task, {name: p.detach().clone() for name, p in model.named_parameters()}
 
 

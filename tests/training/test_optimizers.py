@@ -28,12 +28,15 @@ def give_gradients(*models, seed, missing=None):
 
 
 @pytest.mark.parametrize(
-    ("momentum", "nesterov", "decay"), [(0.0, False, 0.0), (0.0, False, 1e-3), (0.9, False, 1e-3), (0.9, True, 0.1)]
+    ("momentum", "nesterov", "decay"),
+    [(0.0, False, 0.0), (0.0, False, 1e-3), (0.9, False, 1e-3), (0.9, True, 0.1)],
 )
 def test_sgd_steps_are_torchs(momentum, nesterov, decay):
     ours, theirs = two_models()
     mine = Sgd(momentum, nesterov).build(iter(ours), decay, 0.0)
-    torchs = torch.optim.SGD(theirs, lr=0.0, momentum=momentum, nesterov=nesterov, weight_decay=decay)
+    torchs = torch.optim.SGD(
+        theirs, lr=0.0, momentum=momentum, nesterov=nesterov, weight_decay=decay
+    )
     for step in range(4):
         for group in (*mine.param_groups, *torchs.param_groups):
             group["lr"] = 0.1 / (step + 1)

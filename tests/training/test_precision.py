@@ -8,7 +8,8 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
-    ("speedup", "expected"), [(2.0, "bfloat16"), (1.11, "bfloat16"), (1.1, "float32"), (0.5, "float32")]
+    ("speedup", "expected"),
+    [(2.0, "bfloat16"), (1.11, "bfloat16"), (1.1, "float32"), (0.5, "float32")],
 )
 def test_auto_is_bfloat16_only_where_that_is_faster(monkeypatch, speedup, expected):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
@@ -18,7 +19,10 @@ def test_auto_is_bfloat16_only_where_that_is_faster(monkeypatch, speedup, expect
 
 def test_nothing_is_timed_where_the_answer_is_known(monkeypatch):
     monkeypatch.setattr(local, "bfloat16_speedup", lambda: pytest.fail("timed"))
-    assert [resolve_precision(given, CPU) for given in ("float32", "bfloat16")] == ["float32", "bfloat16"]
+    assert [resolve_precision(given, CPU) for given in ("float32", "bfloat16")] == [
+        "float32",
+        "bfloat16",
+    ]
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     assert resolve_precision("auto", CPU) == "float32"
 

@@ -74,7 +74,9 @@ def distance(feedback, rounds=150):
     for round_ in range(1, rounds + 1):
         mean = torch.zeros(20)
         for client, target in enumerate(targets):
-            sent = send(sender, (-0.2 * weights * (w - target)).tolist(), memory[client], round_, schema)
+            sent = send(
+                sender, (-0.2 * weights * (w - target)).tolist(), memory[client], round_, schema
+            )
             memory[client] = sent.residuals
             mean += arrived(sender, sent, round_, schema) / 10
         w = w + mean
@@ -89,13 +91,21 @@ def test_signs_with_feedback_reach_the_optimum_that_signs_alone_miss():
 
 @pytest.mark.parametrize(("codec", "bits"), [("uq", 1), ("uq", 2), ("qsgd", 2), ("nf", 1)])
 def test_a_code_that_loses_more_than_it_is_given_is_not_fed_back(codec, bits):
-    with pytest.raises(ConfigError, match=rf"{codec} at {bits} bits loses .* times that on normal data"):
-        link(codec=CODECS[codec]()) if bits == 1 else Link(CODECS[codec](), Fixed(bits), error_feedback=True)
+    with pytest.raises(
+        ConfigError, match=rf"{codec} at {bits} bits loses .* times that on normal data"
+    ):
+        link(codec=CODECS[codec]()) if bits == 1 else Link(
+            CODECS[codec](), Fixed(bits), error_feedback=True
+        )
 
 
 def test_feedback_on_a_rest_that_is_empty_keeps_no_memory():
-    settings = {"uplink": {"codec": "float32", "select": "all", "rest": "danuq8", "error_feedback": True}}
-    workload = build_workload(tiny(rounds=3, **settings, **{"data.clients": 2, "clients_per_round": 2}))
+    settings = {
+        "uplink": {"codec": "float32", "select": "all", "rest": "danuq8", "error_feedback": True}
+    }
+    workload = build_workload(
+        tiny(rounds=3, **settings, **{"data.clients": 2, "clients_per_round": 2})
+    )
     server = Federation(workload, Serial(Site(workload, torch.device("cpu"))))
     assert [server.step().failures for _ in range(2)] == [{}, {}]
 
@@ -117,7 +127,9 @@ def test_a_client_that_skips_rounds_goes_on_from_its_last_residual():
     server, last = Federation(workload, Serial(site)), {}
     loaded = []
     original = site.store.load
-    site.store.load = lambda client, generation: loaded.append((client, generation)) or original(client, generation)
+    site.store.load = lambda client, generation: (
+        loaded.append((client, generation)) or original(client, generation)
+    )
     gaps = set()
     for number in range(1, 7):
         loaded.clear()

@@ -15,12 +15,27 @@ from fedwsq.core.types import Key
 from fedwsq.models import MODELS, resnet18
 from fedwsq.wire import Kind, Link, Message, Schema, decode, encode
 from fedwsq.wire.link import SELECTS
-from fedwsq.wire.message import CHECKSUM_BYTES, ENTRY_BYTES, HEADER_BYTES, REPLY_METRICS, float32_bytes
+from fedwsq.wire.message import (
+    CHECKSUM_BYTES,
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    REPLY_METRICS,
+    float32_bytes,
+)
 
 WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
 KEY = Key(seed=7, round=3, client=12)
 RUN = bytes(range(16))
-SCHEMA = Schema({"stem": (2, 1, 3), "a": (2, 2, 3), "b": (5, 2, 1), "norm": (2,), "fc": (3, 2), "temperature": ()})
+SCHEMA = Schema(
+    {
+        "stem": (2, 1, 3),
+        "a": (2, 2, 3),
+        "b": (5, 2, 1),
+        "norm": (2,),
+        "fc": (3, 2),
+        "temperature": (),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -59,7 +74,10 @@ def resnet18_schema(classes):
 def random_vectors(names=("delta",), schema=SCHEMA):
     generator = torch.Generator().manual_seed(0)
     return {
-        vector: {name: torch.randn(shape, generator=generator) * 2e-3 for name, shape in schema.shapes.items()}
+        vector: {
+            name: torch.randn(shape, generator=generator) * 2e-3
+            for name, shape in schema.shapes.items()
+        }
         for vector in names
     }
 
@@ -74,7 +92,11 @@ def through_bytes(packets, schema=SCHEMA):
 
 @pytest.mark.parametrize(
     ("select", "tensors", "parameters"),
-    [("published", 19, 11_157_504), ("weights", 21, 11_157_504 + 1_728 + 5_120), ("all", 62, 11_173_962)],
+    [
+        ("published", 19, 11_157_504),
+        ("weights", 21, 11_157_504 + 1_728 + 5_120),
+        ("all", 62, 11_173_962),
+    ],
 )
 def test_what_each_select_takes_of_resnet18(select, tensors, parameters):
     schema = resnet18_schema(10)
@@ -101,7 +123,9 @@ def test_every_select_takes_something_of_every_model(model, select):
     assert coded <= set(schema.names)
 
 
-@pytest.mark.parametrize("shapes", [{"weight": (3, 2), "bias": (3,)}, {"conv": (2, 1, 3), "fc": (3, 2)}, {}])
+@pytest.mark.parametrize(
+    "shapes", [{"weight": (3, 2), "bias": (3,)}, {"conv": (2, 1, 3), "fc": (3, 2)}, {}]
+)
 def test_a_select_that_takes_nothing_is_an_error(shapes):
     schema = Schema(shapes)
     link = Link(Danuq(), Fixed(4))
@@ -110,7 +134,9 @@ def test_a_select_that_takes_nothing_is_an_error(shapes):
         lambda: link.init(schema, ("delta",)),
         lambda: link.rates(KEY, None, schema, {}),
     ):
-        with pytest.raises(ConfigError, match=r'select = "published" chooses no tensor .* use "weights" or "all"'):
+        with pytest.raises(
+            ConfigError, match=r'select = "published" chooses no tensor .* use "weights" or "all"'
+        ):
             use()
     assert Link().coded(schema) == frozenset()  # float32 codes nothing anyway
 
@@ -120,9 +146,18 @@ def test_a_select_that_takes_nothing_is_an_error(shapes):
     [
         (lambda: Link(Danuq(), Fixed(3)), r"danuq has no 3-bit rate; it offers 1, 2, 4$"),
         (lambda: Link(Danuq()), r"danuq has no 32-bit rate; it offers 1, 2, 4$"),
-        (lambda: Link(Danuq("optimal"), Fixed(9)), r"danuq has no 9-bit rate; it offers 1, 2, 3, 4, 5, 6, 7, 8$"),
-        (lambda: Link(Fractional(), Fixed(9)), r"fractional has no 9-bit rate; it offers 0\.1 to 8$"),
-        (lambda: Link(Danuq(), Fixed(4), "convolutions"), r"'convolutions'; it can be published, weights, all$"),
+        (
+            lambda: Link(Danuq("optimal"), Fixed(9)),
+            r"danuq has no 9-bit rate; it offers 1, 2, 3, 4, 5, 6, 7, 8$",
+        ),
+        (
+            lambda: Link(Fractional(), Fixed(9)),
+            r"fractional has no 9-bit rate; it offers 0\.1 to 8$",
+        ),
+        (
+            lambda: Link(Danuq(), Fixed(4), "convolutions"),
+            r"'convolutions'; it can be published, weights, all$",
+        ),
         (lambda: Link(Danuq(), Fixed(4), rest=Danuq()), r"rest needs a codec with a single rate"),
     ],
 )
@@ -146,7 +181,9 @@ def test_one_rate_for_all_tensors():
     rates = link.rates(KEY, None, SCHEMA, {})
     assert rates == (2.0,)
     assert link.mean_bits(rates, SCHEMA) == 2.0
-    packets = link.send(random_vectors(), link.init(SCHEMA, ("delta",)), KEY, rates, SCHEMA).packets["delta"]
+    packets = link.send(
+        random_vectors(), link.init(SCHEMA, ("delta",)), KEY, rates, SCHEMA
+    ).packets["delta"]
     assert {name: packet.rate for name, packet in packets.items()} == {
         "stem": 32, "a": 2, "b": 2, "norm": 32, "fc": 32, "temperature": 32
     }  # fmt: skip
@@ -176,13 +213,20 @@ def test_the_policy_sees_sizes_and_states_of_what_is_coded():
     seen = {}
 
     def policy(ask):
-        seen.update(key=ask.key, channel=ask.channel, sizes=dict(ask.sizes), shared=dict(ask.shared))
+        seen.update(
+            key=ask.key, channel=ask.channel, sizes=dict(ask.sizes), shared=dict(ask.shared)
+        )
         return 1
 
     link = Link(Danuq(scale_init=0.5), policy)
     assert link.rates(KEY, None, SCHEMA, link.init(SCHEMA, ("delta", "control"))) == (1.0,)
     half = torch.tensor([0.5])
-    assert seen == {"key": KEY, "channel": None, "sizes": {"a": 12, "b": 10}, "shared": {"a": half, "b": half}}
+    assert seen == {
+        "key": KEY,
+        "channel": None,
+        "sizes": {"a": 12, "b": 10},
+        "shared": {"a": half, "b": half},
+    }
 
 
 def test_a_client_that_is_granted_nothing_sits_out():
@@ -195,7 +239,9 @@ def test_a_granted_rate_that_the_codec_lacks(answer):
         Link(Danuq(), Granting(answer)).rates(KEY, None, SCHEMA, {})
 
 
-@pytest.mark.parametrize(("answer", "odd"), [({"a": 4}, "b"), ({"a": 4, "b": 4, "stem": 4}, "stem"), ({}, "a, b")])
+@pytest.mark.parametrize(
+    ("answer", "odd"), [({"a": 4}, "b"), ({"a": 4, "b": 4, "stem": 4}, "stem"), ({}, "a, b")]
+)
 def test_a_rate_for_each_tensor_names_exactly_the_coded_ones(answer, odd):
     with pytest.raises(ConfigError, match=f"these differ: {odd}$"):
         Link(Danuq(), Granting(answer)).rates(KEY, None, SCHEMA, {})
@@ -222,19 +268,25 @@ UPLINK_BYTES = {  # codes, one float32 scale for each of the 19 coded tensors, t
 }
 
 
-@pytest.mark.parametrize(("classes", "bits"), [(classes, bits) for classes in UPLINK_BYTES for bits in (32, 4, 2, 1)])
+@pytest.mark.parametrize(
+    ("classes", "bits"), [(classes, bits) for classes in UPLINK_BYTES for bits in (32, 4, 2, 1)]
+)
 def test_uplink_bytes_of_resnet18_are_the_worked_ones_plus_a_stated_header(classes, bits):
     schema = resnet18_schema(classes)
     parameters, coded = sum(schema.sizes.values()), 11_157_504
     table = UPLINK_BYTES[classes][bits]
     # Every coded tensor is a multiple of 8 long, so codes fill whole bytes: 11,157,504 B / 8.
-    assert table == (4 * parameters if bits == 32 else coded * bits // 8 + 4 * 19 + 4 * (parameters - coded))
+    assert table == (
+        4 * parameters if bits == 32 else coded * bits // 8 + 4 * 19 + 4 * (parameters - coded)
+    )
 
     link = Link(Float32()) if bits == 32 else Link(Danuq(), Fixed(bits))
     update = {name: torch.tensor(1e-3).expand(shape) for name, shape in schema.shapes.items()}
     rates = link.rates(KEY, None, schema, {})
     sent = link.send({"delta": update}, link.init(schema, ("delta",)), KEY, rates, schema)
-    reply = Message(Kind.REPLY, KEY, RUN, metrics=dict.fromkeys(REPLY_METRICS, 1.0), packets=sent.packets)
+    reply = Message(
+        Kind.REPLY, KEY, RUN, metrics=dict.fromkeys(REPLY_METRICS, 1.0), packets=sent.packets
+    )
     # 128 header, 16 checksum, five metrics of 1 + 8 and 41 letters, "delta" 1 + 5 and its count 4, 18 for each of 62
     # tensors: 1,356.
     overhead = HEADER_BYTES + CHECKSUM_BYTES + (5 * 9 + 41) + (1 + 5 + 4) + ENTRY_BYTES * 62
@@ -275,7 +327,9 @@ def test_what_arrives_is_what_the_codec_decodes(link):
             if name not in link.coded(SCHEMA):
                 assert torch.equal(x, vectors[vector][name])
             elif codec.wire_id == Danuq.wire_id:  # nothing random in it
-                again = codec.encode(vectors[vector][name].flatten(), codec.init(x.numel()), packet.rate, seed=0)
+                again = codec.encode(
+                    vectors[vector][name].flatten(), codec.init(x.numel()), packet.rate, seed=0
+                )
                 assert torch.equal(x.flatten(), codec.decode(again, codec.init(x.numel()), seed=0))
 
 
@@ -285,7 +339,10 @@ def test_accumulate_adds_the_weighted_vectors(link):
     shared = link.init(SCHEMA, tuple(vectors))
     packets = link.send(vectors, shared, KEY, link.rates(KEY, None, SCHEMA, {}), SCHEMA).packets
     received = link.receive(packets, shared, KEY, SCHEMA)
-    out = {vector: {name: torch.ones(shape) for name, shape in SCHEMA.shapes.items()} for vector in vectors}
+    out = {
+        vector: {name: torch.ones(shape) for name, shape in SCHEMA.shapes.items()}
+        for vector in vectors
+    }
     link.accumulate(packets, shared, KEY, out, 40.0, SCHEMA)
     link.accumulate(packets, shared, KEY, out, 2.5, SCHEMA)
     for vector, tensors in received.items():
@@ -314,10 +371,18 @@ def test_relative_error_by_hand():
     """Squared error over squared norm, both over all tensors: what travels exactly counts in the norm."""
     link = Link(Danuq(), Fixed(1), "weights")
     schema = Schema({"w": (2, 2), "rest": (1,)})
-    update = {"w": torch.tensor([[0.0012, -0.0021], [0.0002, 0.0030]]), "rest": torch.tensor([0.002])}
+    update = {
+        "w": torch.tensor([[0.0012, -0.0021], [0.0002, 0.0030]]),
+        "rest": torch.tensor([0.002]),
+    }
     sent = link.send({"delta": update}, link.init(schema, ("delta",)), KEY, (1.0,), schema)
     level = 0.7979e-3  # codes [1, 0, 1, 1]
-    lost = (0.0012 - level) ** 2 + (-0.0021 + level) ** 2 + (0.0002 - level) ** 2 + (0.0030 - level) ** 2
+    lost = (
+        (0.0012 - level) ** 2
+        + (-0.0021 + level) ** 2
+        + (0.0002 - level) ** 2
+        + (0.0030 - level) ** 2
+    )
     energy = 0.0012**2 + 0.0021**2 + 0.0002**2 + 0.0030**2 + 0.002**2
     assert sent.error == pytest.approx(lost / energy, rel=1e-6)
 
@@ -381,29 +446,43 @@ def packed(*values):
 )
 def test_packets_that_this_link_would_not_have_sent(name, damage, text):
     link = Link(Danuq(), Fixed(4))
-    packets = link.send(random_vectors(), link.init(SCHEMA, ("delta",)), KEY, (4.0,), SCHEMA).packets
+    packets = link.send(
+        random_vectors(), link.init(SCHEMA, ("delta",)), KEY, (4.0,), SCHEMA
+    ).packets
     packets["delta"][name] = packets["delta"][name]._replace(**damage)
     with pytest.raises(MessageError, match=f"tensor {name} of 'delta': .*{text}"):
         link.check(through_bytes(packets), ("delta",), (4.0,), SCHEMA)
 
 
-@pytest.mark.parametrize(("bits", "last", "spare"), [(1, 0b0000_0100, 6), (2, 0b0001_0000, 4), (4, 0b0001_0000, 4)])
+@pytest.mark.parametrize(
+    ("bits", "last", "spare"), [(1, 0b0000_0100, 6), (2, 0b0001_0000, 4), (4, 0b0001_0000, 4)]
+)
 def test_padding_must_be_clean(bits, last, spare):
-    schema = Schema({"w": (10 if bits < 4 else 9,)})  # 10 bits, 20 bits and 36 bits: all but `spare` of the last byte
+    schema = Schema(
+        {"w": (10 if bits < 4 else 9,)}
+    )  # 10 bits, 20 bits and 36 bits: all but `spare` of the last byte
     link = Link(Danuq(), Fixed(bits), "all")
-    packets = link.send(random_vectors(schema=schema), link.init(schema, ("delta",)), KEY, (bits,), schema).packets
+    packets = link.send(
+        random_vectors(schema=schema), link.init(schema, ("delta",)), KEY, (bits,), schema
+    ).packets
     link.check(packets, ("delta",), (bits,), schema)
     code = packets["delta"]["w"].code
-    packets["delta"]["w"] = packets["delta"]["w"]._replace(code=code[:-1] + bytes([code[-1] | last]))
+    packets["delta"]["w"] = packets["delta"]["w"]._replace(
+        code=code[:-1] + bytes([code[-1] | last])
+    )
     with pytest.raises(MessageError, match=f"tensor w of 'delta': the {spare} bits after"):
         link.check(through_bytes(packets, schema), ("delta",), (bits,), schema)
 
 
-@pytest.mark.parametrize("arrived", [(), ("control",), ("delta", "control", "more"), ("control", "delta")])
+@pytest.mark.parametrize(
+    "arrived", [(), ("control",), ("delta", "control", "more"), ("control", "delta")]
+)
 def test_vectors_that_were_not_asked_for(arrived):
     link = Link()
     packets = link.send(random_vectors(arrived), {}, KEY, (32.0,), SCHEMA).packets
-    with pytest.raises(MessageError, match=r"message carries \[.*\], expected \['delta', 'control'\]"):
+    with pytest.raises(
+        MessageError, match=r"message carries \[.*\], expected \['delta', 'control'\]"
+    ):
         link.check(through_bytes(packets), ("delta", "control"), (32.0,), SCHEMA)
 
 
@@ -413,7 +492,9 @@ def test_a_variable_length_code_may_be_shorter_but_not_longer():
     packet = link.send(random_vectors(schema=schema), {}, KEY, (1.0,), schema).packets["delta"]["w"]
     with pytest.raises(MessageError, match="tensor w of 'delta': code of 13 bytes, 1 bits make 12"):
         link.check({"delta": {"w": packet._replace(code=bytes(13))}}, ("delta",), (1.0,), schema)
-    with pytest.raises(MessageError, match="3 float32 values take 12 bytes"):  # length passes; its own check speaks
+    with pytest.raises(
+        MessageError, match="3 float32 values take 12 bytes"
+    ):  # length passes; its own check speaks
         link.check({"delta": {"w": packet._replace(code=bytes(8))}}, ("delta",), (1.0,), schema)
 
 
@@ -435,7 +516,9 @@ def test_fold_moves_each_scale_by_its_own_side_values():
     folded = link.fold(shared, sides)
     assert list(folded) == ["delta", "control"]
     assert list(folded["delta"]) == ["a", "b"]
-    assert folded["delta"]["a"].item() == pytest.approx(0.9 * 1.0 + 0.1 * 3.0)  # the client without spread left out
+    assert folded["delta"]["a"].item() == pytest.approx(
+        0.9 * 1.0 + 0.1 * 3.0
+    )  # the client without spread left out
     assert folded["delta"]["b"].item() == folded["control"]["a"].item() == 1.0  # nobody sent any
     assert shared["delta"]["a"].item() == 1.0
     assert link.fold(shared, {}) == shared
@@ -446,7 +529,10 @@ def test_fold_moves_each_scale_by_its_own_side_values():
 
 GOLDEN = Schema({"w": (4,)})
 START = torch.tensor([0.5, -0.3, 0.2, 0.0], dtype=torch.float64)
-DELTAS = [torch.tensor([0.0012, -0.0021, 0.0002, 0.0030]), torch.tensor([-0.0008, 0.0004, -0.0015, 0.0006])]
+DELTAS = [
+    torch.tensor([0.0012, -0.0021, 0.0002, 0.0030]),
+    torch.tensor([-0.0008, 0.0004, -0.0015, 0.0006]),
+]
 
 
 def golden_round(bits, codec):
@@ -457,7 +543,9 @@ def golden_round(bits, codec):
         link, key = Link(codec, Fixed(rate), "all"), Key(0, 1, client)
         rates = link.rates(key, None, GOLDEN, shared)
         sent = link.send({"delta": {"w": delta}}, shared, key, rates, GOLDEN)
-        reply = decode(encode(Message(Kind.REPLY, key, RUN, weight=1.0, packets=sent.packets), GOLDEN), GOLDEN)
+        reply = decode(
+            encode(Message(Kind.REPLY, key, RUN, weight=1.0, packets=sent.packets), GOLDEN), GOLDEN
+        )
         link.check(reply.packets, ("delta",), rates, GOLDEN)
         link.accumulate(reply.packets, shared, key, total, reply.weight, GOLDEN)
         sides.append(reply.packets["delta"]["w"].side)

@@ -9,7 +9,9 @@ from fedwsq.core.types import Key
 from fedwsq.wire import Link, Schema
 from fedwsq.wire.link import energy_of
 
-SCHEMA = Schema({"stem": (2, 1, 3), "a": (20, 4, 3), "b": (7, 5, 1), "norm": (2,), "temperature": ()})
+SCHEMA = Schema(
+    {"stem": (2, 1, 3), "a": (20, 4, 3), "b": (7, 5, 1), "norm": (2,), "temperature": ()}
+)
 KEY = Key(0, 1, 2)
 # Codes that do not depend on the last bit of a measured scale.
 LINKS = [
@@ -23,12 +25,17 @@ LINKS = [
 
 def draw(seed):
     generator = torch.Generator().manual_seed(seed)
-    return {name: torch.randn(shape, generator=generator) * 2e-3 for name, shape in SCHEMA.shapes.items()}
+    return {
+        name: torch.randn(shape, generator=generator) * 2e-3
+        for name, shape in SCHEMA.shapes.items()
+    }
 
 
 def send(link, tensors, residuals):
     shared = link.init(SCHEMA, ("delta",))
-    return link.send({"delta": tensors}, shared, KEY, link.rates(KEY, None, SCHEMA, shared), SCHEMA, residuals)
+    return link.send(
+        {"delta": tensors}, shared, KEY, link.rates(KEY, None, SCHEMA, shared), SCHEMA, residuals
+    )
 
 
 @pytest.mark.parametrize("link", LINKS)

@@ -17,7 +17,13 @@ from fedwsq.codecs.base import rows_of
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
 from fedwsq.wire import Kind, Message, Schema, decode, encode
-from fedwsq.wire.message import CHECKSUM_BYTES, HEADER_BYTES, MAX_METRICS, MAX_VECTORS, float32_bytes
+from fedwsq.wire.message import (
+    CHECKSUM_BYTES,
+    HEADER_BYTES,
+    MAX_METRICS,
+    MAX_VECTORS,
+    float32_bytes,
+)
 
 SCHEMA = Schema({"stem": (1, 1, 2), "conv": (1, 1, 5), "bias": ()})
 RUN, NONCE = bytes(range(16)), bytes(range(16, 32))
@@ -139,7 +145,11 @@ DAMAGES = [  # field, values, what the error says
     ("bias code length", [5, 72], "code of tensor bias of 'delta': .* bytes announced, 4 left"),
     ("bias code length", [3, 0], "trailing bytes after the last tensor"),
 ]  # fmt: skip
-EACH = [pytest.param(field, value, text, id=f"{field}={value}") for field, values, text in DAMAGES for value in values]
+EACH = [
+    pytest.param(field, value, text, id=f"{field}={value}")
+    for field, values, text in DAMAGES
+    for value in values
+]
 # Any value of these is a valid message; whoever knows the order, or the link, holds them against what was asked.
 FREE = [
     ("nonce", bytes(16), lambda m: m.nonce),
@@ -162,7 +172,10 @@ def test_schema_digest_is_the_documented_one():
     text = b'[["stem", [1, 1, 2]], ["conv", [1, 1, 5]], ["bias", []]]'
     assert SCHEMA.digest == hashlib.blake2b(text, digest_size=16).digest()
     accented = b'[["\\u00fc", [0]], ["\\"\\\\", [2]]]'
-    assert Schema({"ü": (0,), '"\\': (2,)}).digest == hashlib.blake2b(accented, digest_size=16).digest()
+    assert (
+        Schema({"ü": (0,), '"\\': (2,)}).digest
+        == hashlib.blake2b(accented, digest_size=16).digest()
+    )
 
 
 @pytest.mark.parametrize(("field", "value", "text"), EACH)
@@ -171,7 +184,9 @@ def test_each_damaged_field_is_named(field, value, text):
         read(build(**{field: value}))
 
 
-@pytest.mark.parametrize(("field", "value"), [(p.values[0], p.values[1]) for p in EACH] + [f[:2] for f in FREE])
+@pytest.mark.parametrize(
+    ("field", "value"), [(p.values[0], p.values[1]) for p in EACH] + [f[:2] for f in FREE]
+)
 def test_damage_on_the_way_fails_the_checksum(field, value):
     damaged = build(**{field: value})
     assert len(damaged) == len(DATA)
@@ -186,14 +201,22 @@ def test_fields_that_only_the_receiver_can_judge_come_back_as_they_are(field, va
 
 def test_order_of_the_checks():
     """A damaged message is never taken for a foreign one, and structure is only read once the checksum holds."""
-    for damage in ({"schema": bytes(16)}, {"run": bytes(16)}, {"kind": 9}, {"vectors": 65}, {"weight": math.nan}):
+    for damage in (
+        {"schema": bytes(16)},
+        {"run": bytes(16)},
+        {"kind": 9},
+        {"vectors": 65},
+        {"weight": math.nan},
+    ):
         with pytest.raises(MessageError, match="bad checksum"):
             read(build(**damage)[:-16] + bytes(16))
 
 
 def test_an_order_needs_a_rate():
     key = Key(0, 1, 0)
-    assert decode(encode(Message(Kind.ORDER, key, RUN, rates=(2.0,)), SCHEMA), SCHEMA).rates == (2.0,)
+    assert decode(encode(Message(Kind.ORDER, key, RUN, rates=(2.0,)), SCHEMA), SCHEMA).rates == (
+        2.0,
+    )
     with pytest.raises(MessageError, match="0 rates: an order has one"):
         decode(encode(Message(Kind.ORDER, key, RUN), SCHEMA), SCHEMA)
 
@@ -235,13 +258,19 @@ def test_a_name_comes_once(first):
         read(reseal(twins.replace(b"twin b", b"twin a")))
 
 
-@pytest.mark.parametrize(("first", "limit"), [("metrics", MAX_METRICS), ("states", MAX_VECTORS), ("packets", 64)])
+@pytest.mark.parametrize(
+    ("first", "limit"), [("metrics", MAX_METRICS), ("states", MAX_VECTORS), ("packets", 64)]
+)
 def test_as_many_names_as_allowed(first, limit):
     (value,) = getattr(MESSAGE, first).values()
     most = replace(MESSAGE, **{first: {f"name {i}": value for i in range(limit)}})
     same(read(encode(most, SCHEMA)), most)
     with pytest.raises(MessageError, match=f"{limit + 1} (metrics|vectors).*, at most {limit}"):
-        read(encode(replace(MESSAGE, **{first: {f"name {i}": value for i in range(limit + 1)}}), SCHEMA))
+        read(
+            encode(
+                replace(MESSAGE, **{first: {f"name {i}": value for i in range(limit + 1)}}), SCHEMA
+            )
+        )
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65, "ü" * 33])
@@ -270,7 +299,9 @@ def test_another_schema_is_foreign(shapes):
 
 
 def test_codec_states_are_written_in_the_order_of_the_schema():
-    states = {"delta": {name: torch.tensor([float(i)]) for i, name in enumerate(reversed(SCHEMA.names))}}
+    states = {
+        "delta": {name: torch.tensor([float(i)]) for i, name in enumerate(reversed(SCHEMA.names))}
+    }
     shuffled = replace(MESSAGE, states=states)
     same(read(encode(shuffled, SCHEMA)), shuffled)
 
@@ -280,15 +311,22 @@ def test_codec_states_come_in_ascending_order():
     data = encode(replace(MESSAGE, states=states), SCHEMA)
     entries = struct.pack("<IIf", 0, 1, 1.0), struct.pack("<IIf", 1, 1, 1.0)
     for wrong in (entries[::-1], entries[:1] * 2, entries[1:] * 2):
-        with pytest.raises(MessageError, match=r"codec state of 'delta' names tensor \d after tensor -?\d"):
+        with pytest.raises(
+            MessageError, match=r"codec state of 'delta' names tensor \d after tensor -?\d"
+        ):
             read(reseal(data.replace(b"".join(entries), b"".join(wrong))))
 
 
 def test_without_a_schema_tensors_are_numbered():
     """`fedwsq inspect` reads a message of any number of vectors with nothing else at hand."""
-    two = replace(MESSAGE, packets={"delta": MESSAGE.packets["delta"], "control": MESSAGE.packets["delta"]})
+    two = replace(
+        MESSAGE, packets={"delta": MESSAGE.packets["delta"], "control": MESSAGE.packets["delta"]}
+    )
     found = decode(encode(two, SCHEMA), None)
-    numbered = {f"#{i}": packet._replace(numel=-1) for i, packet in enumerate(MESSAGE.packets["delta"].values())}
+    numbered = {
+        f"#{i}": packet._replace(numel=-1)
+        for i, packet in enumerate(MESSAGE.packets["delta"].values())
+    }
     assert found.packets == {"delta": numbered, "control": numbered}
     assert found.states["delta"]["#1"].tolist() == [0.5]
     same(replace(found, packets={}, states={}), replace(MESSAGE, packets={}, states={}))
@@ -306,7 +344,9 @@ EXABYTES = [
 ]
 
 
-@pytest.mark.parametrize(("field", "value"), EXABYTES, ids=[f"{field}={value}" for field, value in EXABYTES])
+@pytest.mark.parametrize(
+    ("field", "value"), EXABYTES, ids=[f"{field}={value}" for field, value in EXABYTES]
+)
 @pytest.mark.parametrize("known", [True, False], ids=["schema", "no schema"])
 def test_announced_exabytes_are_refused_before_they_are_allocated(field, value, known):
     """Tensors so large that the schema would allow the length: only the buffer speaks against it."""
@@ -335,7 +375,15 @@ def packets(draw, shape):
     size = math.prod(shape)
     code = draw(st.binary(max_size=min(8 * size + 64, 80)))
     side = tuple(draw(st.lists(finite, max_size=min(size + 16, 20))))
-    return Packet(code, side, draw(rates), size, draw(st.booleans()), draw(st.integers(0, 255)), rows_of(shape))
+    return Packet(
+        code,
+        side,
+        draw(rates),
+        size,
+        draw(st.booleans()),
+        draw(st.integers(0, 255)),
+        rows_of(shape),
+    )
 
 
 @st.composite
@@ -380,7 +428,10 @@ def test_everything_survives_the_round_trip(case):
 def test_float32_bytes_is_the_length_of_the_float32_message(case):
     schema, message = case
     codec = Float32()
-    plain = {name: codec.encode(torch.zeros(size), torch.empty(0), 32, seed=0) for name, size in schema.sizes.items()}
+    plain = {
+        name: codec.encode(torch.zeros(size), torch.empty(0), 32, seed=0)
+        for name, size in schema.sizes.items()
+    }
     exact = replace(message, states={}, packets=dict.fromkeys(message.packets, plain))
     assert float32_bytes(message, schema) == len(encode(exact, schema))
 
@@ -403,7 +454,9 @@ def test_random_bytes_are_refused_politely(data):
 
 @settings(deadline=None, max_examples=400)
 @given(
-    edits=st.lists(st.tuples(st.integers(0, len(DATA) - 17), st.binary(min_size=1, max_size=8)), max_size=4),
+    edits=st.lists(
+        st.tuples(st.integers(0, len(DATA) - 17), st.binary(min_size=1, max_size=8)), max_size=4
+    ),
     cut=st.integers(0, 8),
 )
 def test_mutations_are_refused_politely(edits, cut):

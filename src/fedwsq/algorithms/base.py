@@ -34,7 +34,9 @@ class Algorithm(Protocol):
         """What clients receive: "params" is where they start."""
         ...
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Train on the client's data and return the update with the client's new memory."""
         ...
 
@@ -66,7 +68,9 @@ class Defaults:
 def require_plain_sgd(method: str, training: Training) -> None:
     """Raise `ConfigError` unless a step is lr times the direction: the method divides by the sum of the rates."""
     if training.optimizer != Sgd():
-        raise ConfigError(f"{method} is derived for plain SGD steps; use training.optimizer=sgd without momentum")
+        raise ConfigError(
+            f"{method} is derived for plain SGD steps; use training.optimizer=sgd without momentum"
+        )
 
 
 def require_cross_entropy(method: str, training: Training) -> None:

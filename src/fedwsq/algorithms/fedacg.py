@@ -38,7 +38,9 @@ class FedACG(Defaults):
         """The look-ahead point, in place of the model: no extra bytes."""
         return {"params": axpy(self.lam, server["momentum"], server["params"])}
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Train from the look-ahead point with a proximal term around it."""
         start = received["params"]
         trained = task.train(start, direction=proximal(start, self.beta, self.prox))

@@ -22,7 +22,9 @@ class FedAvg(Defaults):
         """The model, and what the server's optimizer remembers."""
         return {"params": params, **self.server.init(params)}
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """delta = local - received."""
         trained = task.train(received["params"])
         return task.update(trained, delta=sub(trained.params, received["params"])), client

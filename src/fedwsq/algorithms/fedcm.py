@@ -37,7 +37,9 @@ class FedCM(Defaults):
         """The model and D."""
         return {"params": server["params"], "direction": server["direction"]}
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Step along alpha gradient + (1 - alpha) D."""
         start, shared = received["params"], scale(1 - self.alpha, received["direction"])
 

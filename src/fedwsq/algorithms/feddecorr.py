@@ -35,13 +35,17 @@ class FedDecorr(FedAvg):
         require_stages("feddecorr", model, "pooled", "head")
         require_cross_entropy("feddecorr", training)
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Train with CE + beta times the penalty."""
 
         def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
             staged = cast(Staged, model)
             pooled = staged.pooled(x)
-            return F.cross_entropy(staged.head(pooled).float(), y) + self.beta * decorrelation(pooled.float())
+            return F.cross_entropy(staged.head(pooled).float(), y) + self.beta * decorrelation(
+                pooled.float()
+            )
 
         trained = task.train(received["params"], loss=loss)
         return task.update(trained, delta=sub(trained.params, received["params"])), client
@@ -56,5 +60,7 @@ def decorrelation(features: Tensor) -> Tensor:
     if n < 2 or d < 2:
         return features.new_zeros(())
     with torch.autocast(features.device.type, enabled=False):  # the product in full precision
-        z = (features - features.mean(dim=0)) / (1e-8 + features.var(dim=0)).sqrt()  # 1e-8: the published code
+        z = (features - features.mean(dim=0)) / (
+            1e-8 + features.var(dim=0)
+        ).sqrt()  # 1e-8: the published code
         return 2 * (z.T @ z).triu(1).square().sum() / (d * (d - 1) * n)

@@ -32,7 +32,9 @@ class FedDyn(Defaults):
         """g = 0."""
         return {"g": zeros_like(params)}
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Train with the bent loss, then g <- g - alpha delta."""
         start, g = received["params"], client["g"]
 

@@ -37,7 +37,9 @@ class FedLC(FedAvg):
         """Its loss is made of cross-entropy."""
         require_cross_entropy("fedlc", training)
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Train with the calibrated cross-entropy."""
         counts = task.class_counts
 

@@ -34,14 +34,18 @@ class FedMLB(FedAvg):
             raise ConfigError(f"tau is {self.tau}, must be above 0 and finite")
         for name in ("lambda1", "lambda2"):
             if not 0 <= getattr(self, name) < math.inf:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be finite and not negative")
+                raise ConfigError(
+                    f"{name} is {getattr(self, name)}, must be finite and not negative"
+                )
 
     def check(self, model: nn.Module, training: Training) -> None:
         """The model must be one that can be cut."""
         require_stages("fedmlb", model, "features", "resume")
         require_cross_entropy("fedmlb", training)
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Train with the branches' losses."""
         frozen = cast(Staged, task.frozen(received["params"]))
 
@@ -49,7 +53,9 @@ class FedMLB(FedAvg):
             staged = cast(Staged, model)
             features = staged.features(x)
             logits = staged.resume(len(features) - 1, features[-1]).float()
-            branches = [frozen.resume(level, feature).float() for level, feature in enumerate(features)]
+            branches = [
+                frozen.resume(level, feature).float() for level, feature in enumerate(features)
+            ]
             entropy, divergence = branch_losses(logits, branches, y, self.tau)
             return F.cross_entropy(logits, y) + self.lambda1 * entropy + self.lambda2 * divergence
 
@@ -57,7 +63,9 @@ class FedMLB(FedAvg):
         return task.update(trained, delta=sub(trained.params, received["params"])), client
 
 
-def branch_losses(logits: Tensor, branches: Sequence[Tensor], y: Tensor, tau: float = 1.0) -> tuple[Tensor, Tensor]:
+def branch_losses(
+    logits: Tensor, branches: Sequence[Tensor], y: Tensor, tau: float = 1.0
+) -> tuple[Tensor, Tensor]:
     """Means over the branches' logits of their cross-entropy and of KL(branch || local) at temperature tau.
 
     Gradients flow into both sides of the divergence, as in the published code, which does not multiply by tau^2 either.

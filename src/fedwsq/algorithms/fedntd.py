@@ -35,17 +35,23 @@ class FedNTD(FedAvg):
         if not 0 <= self.beta < math.inf:
             raise ConfigError(f"beta is {self.beta}, must be finite and not negative")
         if self.form == "code" and self.beta > 1:
-            raise ConfigError(f"beta is {self.beta}, must be from 0 to 1 in (1 - beta) CE + beta L; or form='official'")
+            raise ConfigError(
+                f"beta is {self.beta}, must be from 0 to 1 in (1 - beta) CE + beta L; or form='official'"
+            )
 
     def check(self, model: nn.Module, training: Training) -> None:
         """Its loss is made of cross-entropy."""
         require_cross_entropy("fedntd", training)
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Train with cross-entropy and distillation from the received model."""
         frozen = task.frozen(received["params"])
         code = self.form == "code"
-        ce_weight, ntd_weight = (1 - self.beta, self.beta) if code else (1.0, self.beta * self.tau**2)
+        ce_weight, ntd_weight = (
+            (1 - self.beta, self.beta) if code else (1.0, self.beta * self.tau**2)
+        )
 
         def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
             logits = model(x).float()
@@ -65,5 +71,7 @@ def not_true_distillation(local: Tensor, frozen: Tensor, y: Tensor, tau: float =
     """
     others = torch.arange(local.shape[1] - 1, device=y.device)
     others = others + (others >= y[:, None])  # [n, classes - 1]: every class but y
-    p, q = (F.log_softmax(logits.gather(1, others) / tau, dim=1) for logits in (frozen.detach(), local))
+    p, q = (
+        F.log_softmax(logits.gather(1, others) / tau, dim=1) for logits in (frozen.detach(), local)
+    )
     return F.kl_div(q, p, reduction="batchmean", log_target=True)

@@ -29,7 +29,9 @@ class FedProx(FedAvg):
         if not self.mu >= 0:
             raise ConfigError(f"mu is {self.mu}, must not be negative")
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Train with the proximal term in the gradient, where it is clipped with the rest."""
         start = received["params"]
         trained = task.train(start, direction=proximal(start, self.mu, self.prox))

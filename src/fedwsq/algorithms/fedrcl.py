@@ -42,14 +42,19 @@ class FedRCL(FedAvg):
         require_stages("fedrcl", model, "features", "resume")
         require_cross_entropy("fedrcl", training)
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Train with the contrastive losses of all levels."""
 
         def loss(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
             staged = cast(Staged, model)
             features = staged.features(x)
             logits = staged.resume(len(features) - 1, features[-1]).float()
-            levels = [relaxed_contrastive(spatial_mean(f.float()), y, self.tau, self.threshold) for f in features]
+            levels = [
+                relaxed_contrastive(spatial_mean(f.float()), y, self.tau, self.threshold)
+                for f in features
+            ]
             contrast, penalty = (torch.stack(parts).mean() for parts in zip(*levels, strict=True))
             return F.cross_entropy(logits, y) + contrast + self.beta * penalty
 
@@ -75,8 +80,14 @@ def relaxed_contrastive(
     similarity = similarity.masked_fill(itself, 1.0)
     # min and the stable sort take the lowest index of a tie; a missing partner is an infinity that counts for nothing.
     positive = similarity.masked_fill(~same, math.inf).min(dim=1, keepdim=True).values
-    negatives = similarity.masked_fill(same, -math.inf).sort(dim=1, descending=True, stable=True).values[:, :2]
-    contrast = torch.cat([positive, negatives], dim=1).div(tau).logsumexp(dim=1) - positive[:, 0] / tau
+    negatives = (
+        similarity.masked_fill(same, -math.inf)
+        .sort(dim=1, descending=True, stable=True)
+        .values[:, :2]
+    )
+    contrast = (
+        torch.cat([positive, negatives], dim=1).div(tau).logsumexp(dim=1) - positive[:, 0] / tau
+    )
     sibling = similarity.masked_fill(~same | itself, math.inf).min(dim=1).values
     relaxed = (sibling < threshold) | sibling.isinf()
     penalty = F.softplus((sibling.masked_fill(relaxed, -1.0) - 1) / tau)

@@ -36,7 +36,9 @@ class FedSMOO(Defaults):
     def check(self, model: nn.Module, training: Training) -> None:
         """Its decay is part of its gradient, which only SGD leaves as it is."""
         if not isinstance(training.optimizer, Sgd):
-            raise ConfigError("fedsmoo puts part of its gradient into the weight decay; use training.optimizer=sgd")
+            raise ConfigError(
+                "fedsmoo puts part of its gradient into the weight decay; use training.optimizer=sgd"
+            )
 
     def init_server(self, params: Params) -> State:
         """s = 0, and 0 for the mean of all clients' h."""
@@ -50,7 +52,9 @@ class FedSMOO(Defaults):
         """The model and s."""
         return {"params": server["params"], "s": server["s"]}
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Step along the gradient at a perturbed point, on the same batch; then h <- h + delta."""
         start, s, h, mu = received["params"], received["s"], client["h"], client["mu"]
 

@@ -25,14 +25,18 @@ class FedWon(FedAvg):
 
     def __post_init__(self) -> None:
         if self.exchange not in ("psp", "wsp"):
-            raise ConfigError(f'fedwon exchange = "{self.exchange}" is unknown; it is "psp" or "wsp"')
+            raise ConfigError(
+                f'fedwon exchange = "{self.exchange}" is unknown; it is "psp" or "wsp"'
+            )
 
     def check(self, model: nn.Module, training: Training) -> None:
         """The model must have scaled WS layers."""
         if not any(isinstance(layer, ScaledWSLayer) for layer in model.modules()):
             raise ConfigError("fedwon needs model.standardize=scaled")
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """delta = local - received, the local weights standardized first if that is what is exchanged."""
         trained = task.train(received["params"])
         local = trained.params

@@ -39,7 +39,9 @@ class Scaffold(Defaults):
         """The model and c."""
         return {"params": server["params"], "control": server["control"]}
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """Step along gradient + c - c_i; then c_i <- c_i - c - delta / (sum of learning rates)."""
         start, c, own = received["params"], received["control"], client["control"]
         correction = sub(c, own)
@@ -54,5 +56,7 @@ class Scaffold(Defaults):
 
     def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
         """w <- w + mean delta; c <- c + (replied / population) mean change."""
-        control = axpy(cohort.replied / cohort.population, mean.vectors["control"], server["control"])
+        control = axpy(
+            cohort.replied / cohort.population, mean.vectors["control"], server["control"]
+        )
         return {"params": add(server["params"], mean.vectors["delta"]), "control": control}

@@ -90,7 +90,16 @@ class Adam:
         squares = {name: d.square() for name, d in delta.items()}
         second = axpy(1 - self.beta2, squares, scale(self.beta2, server["second"]))
         step = {name: m / (second[name].sqrt() + self.tau) for name, m in first.items()}
-        return {**server, "first": first, "second": second, "params": axpy(self.lr, step, server["params"])}
+        return {
+            **server,
+            "first": first,
+            "second": second,
+            "params": axpy(self.lr, step, server["params"]),
+        }
 
 
-SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {"plain": Plain, "momentum": Momentum, "adam": Adam}
+SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
+    "plain": Plain,
+    "momentum": Momentum,
+    "adam": Adam,
+}

@@ -38,7 +38,9 @@ def network(name: str, ws: bool = True) -> nn.Module:
 def steps(model: nn.Module, count: int, precision: Precision) -> Callable[[], None]:
     """`count` steps of SGD with clipping and decay, over batches made beforehand."""
     made = images(BATCH * count).train
-    x = normalize(made.take(torch.arange(len(made)))[0], MEAN, STD).contiguous(memory_format=torch.channels_last)
+    x = normalize(made.take(torch.arange(len(made)))[0], MEAN, STD).contiguous(
+        memory_format=torch.channels_last
+    )
     batches = list(zip(torch.split(x, BATCH), torch.split(made.labels, BATCH), strict=True))
     optimizer = torch.optim.SGD(model.parameters(), PROTOCOL.lr, weight_decay=PROTOCOL.weight_decay)
 

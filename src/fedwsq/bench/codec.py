@@ -16,7 +16,9 @@ from fedwsq.codecs.levels import levels
 from fedwsq.core.threads import one_thread
 
 NUMEL = 11_157_504  # the coded weights of a ResNet-18
-TIMES = 10  # what takes milliseconds is done so often, so that a busy machine's time slices even out
+TIMES = (
+    10  # what takes milliseconds is done so often, so that a busy machine's time slices even out
+)
 ENCODE_MUST = {4: 0.22, 2: 0.4, 1: 0.4}  # of memcpy
 FOLD_MUST = 0.7
 PLAIN_BITS = 4
@@ -44,7 +46,11 @@ def measure() -> list[Figure]:
 def _measure() -> list[Figure]:
     codec, generator = Danuq(), torch.Generator().manual_seed(0)
     x, out = torch.randn(NUMEL, generator=generator) * 1e-3, torch.zeros(NUMEL)
-    shared, groups, copy = torch.tensor([1.1e-3]), make_groups(NUMEL, 1, "tensor", 64), np.empty(NUMEL, np.float32)
+    shared, groups, copy = (
+        torch.tensor([1.1e-3]),
+        make_groups(NUMEL, 1, "tensor", 64),
+        np.empty(NUMEL, np.float32),
+    )
     values, scales = x.numpy(), shared.numpy()
     q, edges = (torch.from_numpy(table) for table in tables(levels(PLAIN_BITS)))
     packets = {bits: codec.encode(x, shared, bits, 0) for bits in ENCODE_MUST}
@@ -56,10 +62,16 @@ def _measure() -> list[Figure]:
     for bits in ENCODE_MUST:
         between = tables(levels(bits))[1]
         often[f"encode {bits}"] = functools.partial(codec.encode, x, shared, bits, 0)
-        often[f"quantize {bits}"] = functools.partial(quantize, values, groups, scales, between, bits)
-        often[f"accumulate {bits}"] = functools.partial(codec.accumulate, packets[bits], shared, 0, out, 0.1)
+        often[f"quantize {bits}"] = functools.partial(
+            quantize, values, groups, scales, between, bits
+        )
+        often[f"accumulate {bits}"] = functools.partial(
+            codec.accumulate, packets[bits], shared, 0, out, 0.1
+        )
     assert plain_encode(x, shared, edges)[0] == packets[PLAIN_BITS].code
-    measured = in_turn([*once.values(), *(functools.partial(_repeat, work) for work in often.values())])
+    measured = in_turn(
+        [*once.values(), *(functools.partial(_repeat, work) for work in often.values())]
+    )
     seconds = dict(zip([*once, *often], measured, strict=True))
     seconds |= {name: [each / TIMES for each in seconds[name]] for name in often}
     return _figures(seconds)
@@ -75,17 +87,31 @@ def _figures(seconds: dict[str, list[float]]) -> list[Figure]:
     memcpy = seconds["memcpy"]
 
     def against(other: str, work: str, name: str, must: float | None = None) -> Figure:
-        return figure(name, ratios(seconds[other], seconds[work]), must=must, note=_speed(seconds[work]))
+        return figure(
+            name, ratios(seconds[other], seconds[work]), must=must, note=_speed(seconds[work])
+        )
 
     found = [figure("memcpy", [4 * NUMEL / 1e9 / each for each in memcpy], unit="GB/s")]
     for bits, must in ENCODE_MUST.items():
         found.append(against("memcpy", f"encode {bits}", f"encode {bits}-bit / memcpy", must))
-        found.append(against("memcpy", f"quantize {bits}", f"encode {bits}-bit without the std / memcpy"))
-    found.append(against("plain encode", f"encode {PLAIN_BITS}", f"encode {PLAIN_BITS}-bit / plain torch", 10))
+        found.append(
+            against("memcpy", f"quantize {bits}", f"encode {bits}-bit without the std / memcpy")
+        )
+    found.append(
+        against(
+            "plain encode", f"encode {PLAIN_BITS}", f"encode {PLAIN_BITS}-bit / plain torch", 10
+        )
+    )
     for bits in ENCODE_MUST:
-        found.append(against("memcpy", f"accumulate {bits}", f"decode and add {bits}-bit / memcpy", FOLD_MUST))
+        found.append(
+            against(
+                "memcpy", f"accumulate {bits}", f"decode and add {bits}-bit / memcpy", FOLD_MUST
+            )
+        )
     work = f"accumulate {PLAIN_BITS}"
-    found.append(against("plain accumulate", work, f"decode and add {PLAIN_BITS}-bit / plain torch", 15))
+    found.append(
+        against("plain accumulate", work, f"decode and add {PLAIN_BITS}-bit / plain torch", 15)
+    )
     return found
 
 

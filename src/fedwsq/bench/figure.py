@@ -67,10 +67,15 @@ def machine() -> dict[str, Any]:
     model = platform.processor() or platform.machine()
     if os.path.exists("/proc/cpuinfo"):
         with open("/proc/cpuinfo") as file:
-            model = next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), model)
+            model = next(
+                (line.partition(":")[2].strip() for line in file if line.startswith("model name")),
+                model,
+            )
     return {
         "cpu": model,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else [],
         "python": platform.python_version(),
         "torch": torch.__version__,

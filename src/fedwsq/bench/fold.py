@@ -62,7 +62,9 @@ def make_reply(params: Params, schema: Schema, shared: Shared, client: int) -> b
     delta = {name: torch.randn(p.shape, generator=generator) * 1e-3 for name, p in params.items()}
     sent = LINK.send({"delta": delta}, shared, key, RATES, schema)
     metrics = dict.fromkeys(REPLY_METRICS, 1.0)
-    message = Message(Kind.REPLY, key, RUN, weight=100.0, error=sent.error, metrics=metrics, packets=sent.packets)
+    message = Message(
+        Kind.REPLY, key, RUN, weight=100.0, error=sent.error, metrics=metrics, packets=sent.packets
+    )
     return encode(message, schema)
 
 

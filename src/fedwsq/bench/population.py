@@ -39,10 +39,16 @@ def measure() -> list[Figure]:
             times |= dict(zip(points, in_turn(works, repeats), strict=True))
     grown = ratios(times[MANY], times[FEW])
     found = [figure(f"round, {MANY[0]:,} clients / {FEW[0]}", grown, must=1.05, better="lower")]
-    found += [figure(name("round", *point), [1e3 * s for s in times[point]], unit="ms") for point in POINTS]
+    found += [
+        figure(name("round", *point), [1e3 * s for s in times[point]], unit="ms")
+        for point in POINTS
+    ]
     if can_watch():
         return found + memory()
-    print("no figures of memory and start-up: this system has no /proc/PID/smaps_rollup", file=sys.stderr)
+    print(
+        "no figures of memory and start-up: this system has no /proc/PID/smaps_rollup",
+        file=sys.stderr,
+    )
     return found
 
 
@@ -97,7 +103,10 @@ def memory() -> list[Figure]:
     return [
         figure(f"memory, {what}", megabytes, unit="MB", must=200, better="lower", note=note),
         figure(f"start to first row, {what}", seconds, unit="s", must=5, better="lower"),
-        *(figure(name("memory", *point), [run.peak_megabytes for run in seen[point]], unit="MB") for point in POINTS),
+        *(
+            figure(name("memory", *point), [run.peak_megabytes for run in seen[point]], unit="MB")
+            for point in POINTS
+        ),
     ]
 
 
@@ -117,14 +126,22 @@ def draw(picture: Any, figures: Sequence[Figure]) -> None:
     panels = picture.subplots(2, 2, sharex="col", sharey="row")
     for row, (what, unit) in zip(panels, (("round", "ms"), ("memory", "MB")), strict=True):
         for axes, points in zip(
-            row, ({n: (n, ASKED) for n in POPULATIONS}, {n: (AMONG, n) for n in COHORTS}), strict=True
+            row,
+            ({n: (n, ASKED) for n in POPULATIONS}, {n: (AMONG, n) for n in COHORTS}),
+            strict=True,
         ):
-            shown = {n: found[name(what, *point)] for n, point in points.items() if name(what, *point) in found}
+            shown = {
+                n: found[name(what, *point)]
+                for n, point in points.items()
+                if name(what, *point) in found
+            }
             ends = [
                 [each.value - each.low for each in shown.values()],
                 [each.high - each.value for each in shown.values()],
             ]
-            axes.errorbar(list(shown), [each.value for each in shown.values()], ends, marker="o", capsize=3)
+            axes.errorbar(
+                list(shown), [each.value for each in shown.values()], ends, marker="o", capsize=3
+            )
             axes.grid(alpha=0.3)
         row[0].set_ylabel(f"{what}, {unit}")
     panels[0][0].set_yscale("log")

@@ -31,7 +31,9 @@ def can_watch() -> bool:
 def watch(words: Sequence[str]) -> Watched:
     """`fedwsq run` with these words in a temporary directory, to its end."""
     if not can_watch():
-        raise RunError("memory is read from /proc/PID/smaps_rollup, which this system does not have; use Linux")
+        raise RunError(
+            "memory is read from /proc/PID/smaps_rollup, which this system does not have; use Linux"
+        )
     with tempfile.TemporaryDirectory() as folder:
         rows, errors = Path(folder, "run", "rounds.jsonl"), Path(folder, "errors")
         began, first, peak = time.perf_counter(), 0.0, 0.0
@@ -48,7 +50,9 @@ def watch(words: Sequence[str]) -> Watched:
             process.kill()
             process.wait()
         if process.returncode:
-            raise RunError(f"a run to measure ended with {process.returncode}: {errors.read_text().strip()[-500:]}")
+            raise RunError(
+                f"a run to measure ended with {process.returncode}: {errors.read_text().strip()[-500:]}"
+            )
         records = [RoundRecord.parse(line) for line in rows.read_text().splitlines()]
         return Watched(peak, first or time.perf_counter() - began, records)
 

@@ -29,14 +29,20 @@ NEVER = 10**6
 class Idle(FedAvg):
     """A client that does not train: its update is a thousandth of what it received."""
 
-    def client_update(self, received: Vectors, client: State, task: LocalTask) -> tuple[Update, State]:
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
         """An update to be coded and sent like any other."""
         return task.update(Trained({}, 0, 0.0, 0.0), delta=scale(1e-3, received["params"])), client
 
 
 def small(classes: int = 10, channels: int = 1) -> Staged:
     """Six thousand parameters: 25 kB in float32."""
-    return Staged(conv_norm(channels, 16), [nn.Sequential(nn.ReLU(), conv_norm(16, 38))], nn.Linear(38, classes))
+    return Staged(
+        conv_norm(channels, 16),
+        [nn.Sequential(nn.ReLU(), conv_norm(16, 38))],
+        nn.Linear(38, classes),
+    )
 
 
 def measure() -> list[Figure]:
@@ -56,19 +62,33 @@ def idle_rounds(workers: int, checkpoint_every: int) -> Figure:
         "eval_every": NEVER,
         "checkpoint_every": checkpoint_every,
         "clients_per_round": 100,
-        "data": {"name": "synthetic", "samples": 1000, "test_samples": 100, "clients": 100, "partition": "iid"},
+        "data": {
+            "name": "synthetic",
+            "samples": 1000,
+            "test_samples": 100,
+            "clients": 100,
+            "partition": "iid",
+        },
         "model": {"name": "fedwsq.bench.round:small", "standardize": "ws"},
         "algorithm": "fedwsq.bench.round:Idle",
         "uplink.bits": 1,
     }
     ends: list[float] = []
     plan = load_plan("quickstart", settings)
-    with tempfile.TemporaryDirectory() as folder, Run.create(plan, Path(folder, "run"), workers, "cpu") as run:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Run.create(plan, Path(folder, "run"), workers, "cpu") as run,
+    ):
         run.go([lambda record: ends.append(1e3 * time.perf_counter())])
-    rounds = [after - before for before, after in zip(ends[WARM_UP - 1 : -2], ends[WARM_UP:-1], strict=True)]
+    rounds = [
+        after - before
+        for before, after in zip(ends[WARM_UP - 1 : -2], ends[WARM_UP:-1], strict=True)
+    ]
     how = f"{workers} workers" if workers > 1 else "one process"
     saved = "a checkpoint a round" if checkpoint_every == 1 else "no checkpoints"
-    return figure(f"idle round, 100 clients, {how}, {saved}", rounds, unit="ms", must=100, better="lower")
+    return figure(
+        f"idle round, 100 clients, {how}, {saved}", rounds, unit="ms", must=100, better="lower"
+    )
 
 
 def memory() -> Figure:

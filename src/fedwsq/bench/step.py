@@ -38,16 +38,26 @@ def measure() -> list[Figure]:
 
 def standardization(precision: Precision, model: str = "resnet18", repeats: int = 15) -> Figure:
     """A step with weight standardization over the same step without, each in a process that is set up like a worker."""
-    with bare_loops((model, 1, precision, True), (model, 1, precision, False), environment=MALLOC) as (ws, plain):
+    with bare_loops(
+        (model, 1, precision, True), (model, 1, precision, False), environment=MALLOC
+    ) as (ws, plain):
         with_ws, without = in_turn([lambda: side_by_side(ws), lambda: side_by_side(plain)], repeats)
     note = f"{precision}, {1e3 * statistics.median(without):.0f} ms a step without"
-    return figure(f"{model} step, WS / without", ratios(with_ws, without), must=1.05, better="lower", note=note)
+    return figure(
+        f"{model} step, WS / without",
+        ratios(with_ws, without),
+        must=1.05,
+        better="lower",
+        note=note,
+    )
 
 
 def augmentation(precision: Precision, repeats: int = 21) -> Figure:
     """The share of augmentation in a ResNet-8 step."""
     x, rng = images(BATCH).train.take(torch.arange(BATCH))[0], torch.Generator()
-    step, batch = in_turn([steps(network("resnet8"), 1, precision), lambda: augment(x, rng)], repeats)
+    step, batch = in_turn(
+        [steps(network("resnet8"), 1, precision), lambda: augment(x, rng)], repeats
+    )
     note = f"{1e3 * statistics.median(batch):.2f} ms of {1e3 * statistics.median(step):.0f} ms"
     return figure(
         "augmentation / ResNet-8 step", [100 * r for r in ratios(batch, step)],
@@ -55,7 +65,9 @@ def augmentation(precision: Precision, repeats: int = 21) -> Figure:
     )  # fmt: skip
 
 
-def against_bare(model: str, epochs: int, must: float, precision: Precision, repeats: int = REPEATS) -> Figure:
+def against_bare(
+    model: str, epochs: int, must: float, precision: Precision, repeats: int = REPEATS
+) -> Figure:
     """Whole rounds of two clients on two workers, in turn with two bare loops side by side that train as much."""
     plan = training_plan(model, epochs, precision)
     count, workload = epochs * SHARD // BATCH, build_workload(plan)
@@ -70,7 +82,9 @@ def against_bare(model: str, epochs: int, must: float, precision: Precision, rep
     note = f"{rate:.0f} samples a second, {count} steps a client, {precision}"
     if (os.cpu_count() or 1) < 2:
         note += "; one core for two workers"
-    return figure(f"{model} run / bare loops, samples a second", ratios(bare, ours), must=must, note=note)
+    return figure(
+        f"{model} run / bare loops, samples a second", ratios(bare, ours), must=must, note=note
+    )
 
 
 def training_plan(model: str, epochs: int, precision: Precision) -> Plan:
@@ -81,7 +95,12 @@ def training_plan(model: str, epochs: int, precision: Precision) -> Plan:
             "rounds": 1000,
             "eval_every": 1000,
             "clients_per_round": 2,
-            "data": {"name": "fedwsq.bench.bare:images", "samples": 2 * SHARD, "clients": 2, "partition": "iid"},
+            "data": {
+                "name": "fedwsq.bench.bare:images",
+                "samples": 2 * SHARD,
+                "clients": 2,
+                "partition": "iid",
+            },
             "model.name": model,
             "training.epochs": epochs,
             "training.precision": precision,

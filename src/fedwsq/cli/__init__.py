@@ -32,7 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for verb in (run, resume, ls, levels, inspect, fetch, partition, bench):
         verb.register(verbs)
     args, more = parser.parse_known_args(argv)
-    if any("=" not in word or word.startswith("-") for word in more) or (more and not hasattr(args, "words")):
+    if any("=" not in word or word.startswith("-") for word in more) or (
+        more and not hasattr(args, "words")
+    ):
         parser.error(f"unrecognized arguments: {' '.join(more)}")
     if more:  # overrides may stand after options too
         args.words += more

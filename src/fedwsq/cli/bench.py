@@ -30,10 +30,21 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "group", nargs="?", default="all", choices=[*GROUPS, "all"], help="what to measure (default: all)"
+        "group",
+        nargs="?",
+        default="all",
+        choices=[*GROUPS, "all"],
+        help="what to measure (default: all)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures here, group by group")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw cost over population and cohort: .png, .pdf...")
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write the figures here, group by group"
+    )
+    parser.add_argument(
+        "--plot",
+        type=Path,
+        metavar="FILE",
+        help="draw cost over population and cohort: .png, .pdf...",
+    )
     parser.set_defaults(main=main)
 
 
@@ -41,7 +52,9 @@ def main(args: argparse.Namespace) -> int:
     """Measure, print a table, and say which bars were met."""
     groups = list(GROUPS) if args.group == "all" else [args.group]
     if args.plot and "population" not in groups:
-        raise ConfigError(f"--plot draws what `population` measures, not `{args.group}`; use population or all")
+        raise ConfigError(
+            f"--plot draws what `population` measures, not `{args.group}`; use population or all"
+        )
     picture = blank(args.plot, 8, 5) if args.plot else None
     if args.json and not args.json.parent.is_dir():
         raise ConfigError(f"cannot write {args.json}: there is no folder {args.json.parent}")
@@ -64,7 +77,9 @@ def main(args: argparse.Namespace) -> int:
 
 def _console() -> Console:
     """As wide as the terminal; a file has room for whole lines."""
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160)
+    return Console(
+        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160
+    )
 
 
 def _table(figures: list[Figure]) -> Table:
@@ -72,7 +87,11 @@ def _table(figures: list[Figure]) -> Table:
     for name in ("figure", "median", "spread", "must reach", "", ""):
         table.add_column(name)
     for each in figures:
-        bar = "" if each.must is None else f"{'>=' if each.better == 'higher' else '<='} {each.must:g} {each.unit}"
+        bar = (
+            ""
+            if each.must is None
+            else f"{'>=' if each.better == 'higher' else '<='} {each.must:g} {each.unit}"
+        )
         met = {None: "", True: "yes", False: "NO"}[each.reached]
         spread = f"{each.low:.3g} to {each.high:.3g}"
         table.add_row(each.name, f"{each.value:.3g} {each.unit}", spread, bar, met, each.note)

@@ -6,7 +6,14 @@ from contextlib import contextmanager
 from shlex import join
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from fedwsq.cli.progress import human_bytes
 from fedwsq.core.errors import DataError, did_you_mean
@@ -34,10 +41,17 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("name", nargs="?", metavar="NAME", help="the data set (default: list what can be fetched)")
-    parser.add_argument("--root", default="", metavar="DIR", help="the data root (default: $FEDWSQ_DATA, or ./data)")
     parser.add_argument(
-        "--url", default="", metavar="URL", help="a mirror: its folder, ending in /, or the file itself"
+        "name", nargs="?", metavar="NAME", help="the data set (default: list what can be fetched)"
+    )
+    parser.add_argument(
+        "--root", default="", metavar="DIR", help="the data root (default: $FEDWSQ_DATA, or ./data)"
+    )
+    parser.add_argument(
+        "--url",
+        default="",
+        metavar="URL",
+        help="a mirror: its folder, ending in /, or the file itself",
     )
     parser.add_argument("--force", action="store_true", help="fetch again what is already there")
     parser.set_defaults(main=main)
@@ -62,7 +76,11 @@ def main(args: argparse.Namespace) -> int:
         kept = human_bytes(kept_bytes(source, root))
         console.print(f"stopped; {kept} are kept. Go on with: {join(_command(args))}")
         return 130
-    print(f"{args.name} is in {folder}" if fetched else f"{args.name} is already in {folder}; --force fetches it again")
+    print(
+        f"{args.name} is in {folder}"
+        if fetched
+        else f"{args.name} is already in {folder}; --force fetches it again"
+    )
     return 0
 
 
@@ -76,7 +94,12 @@ def list_sources() -> None:
 
 def _command(args: argparse.Namespace) -> list[str]:
     """The command as it was given."""
-    options = [word for key in ("root", "url") if getattr(args, key) for word in (f"--{key}", getattr(args, key))]
+    options = [
+        word
+        for key in ("root", "url")
+        if getattr(args, key)
+        for word in (f"--{key}", getattr(args, key))
+    ]
     return ["fedwsq", "fetch", args.name, *options, *(["--force"] if args.force else [])]
 
 
@@ -86,7 +109,12 @@ def _watcher(name: str, console: Console) -> Iterator[Watcher]:
     if not console.is_terminal:
         yield _Lines(name, console)
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as bar:
         yield _Bar(name, console, bar)
 

@@ -34,8 +34,12 @@ def main(args: argparse.Namespace) -> int:
     print(
         f"{message.kind.name.lower()}, {len(data)} bytes, round {message.key.round}, {client}, seed {message.key.seed}"
     )
-    print(f"run {message.run.hex()}, nonce {message.nonce.hex()}, last accepted round {message.accepted}")
-    print(f"weight {message.weight:g}, quantization error {message.error:.6g}, rates {list(message.rates)}")
+    print(
+        f"run {message.run.hex()}, nonce {message.nonce.hex()}, last accepted round {message.accepted}"
+    )
+    print(
+        f"weight {message.weight:g}, quantization error {message.error:.6g}, rates {list(message.rates)}"
+    )
     for name, value in message.metrics.items():
         print(f"metric {name!r} = {value:g}")
     for vector, states in message.states.items():
@@ -46,7 +50,9 @@ def main(args: argparse.Namespace) -> int:
             scale = "own scale" if packet.own_scale else "shared scale"
             side = f", {scale}, side {list(packet.side)}" if packet.side else ""
             codec = names.get(packet.codec, f"codec {packet.codec}")
-            print(f"tensor {vector!r} {name}: {codec}, {packet.rate:g} bits, {len(packet.code)} bytes{side}")
+            print(
+                f"tensor {vector!r} {name}: {codec}, {packet.rate:g} bits, {len(packet.code)} bytes{side}"
+            )
     return 0
 
 
@@ -55,9 +61,13 @@ def _map(path: Path) -> memoryview:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # a pipe might never end, nor a device
-            raise MessageError(f"cannot read {path}: it is not a regular file; name a file that holds one message")
+            raise MessageError(
+                f"cannot read {path}: it is not a regular file; name a file that holds one message"
+            )
         with path.open("rb") as file:
             # An empty file cannot be mapped.
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found.st_size else b"")
+            return memoryview(
+                mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if found.st_size else b""
+            )
     except OSError as error:
         raise MessageError(f"cannot read {path}: {error.strerror}") from None

@@ -31,10 +31,17 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "  fedwsq levels 3 --codec uq --plot uq3.png\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("bits", type=int, metavar="BITS", help="1, 2 or 4; 1 to 8 for the kinds that are solved for")
+    parser.add_argument(
+        "bits", type=int, metavar="BITS", help="1, 2 or 4; 1 to 8 for the kinds that are solved for"
+    )
     parser.add_argument("--codec", default="danuq", help="whose levels (default: danuq)")
-    parser.add_argument("--kind", help=f"of danuq: {', '.join(LEVEL_KINDS)} (default: paper); some others have theirs")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them with the normal density: .png, .pdf...")
+    parser.add_argument(
+        "--kind",
+        help=f"of danuq: {', '.join(LEVEL_KINDS)} (default: paper); some others have theirs",
+    )
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw them with the normal density: .png, .pdf..."
+    )
     parser.set_defaults(main=main)
 
 
@@ -46,8 +53,12 @@ def main(args: argparse.Namespace) -> int:
         plot(scaled, args.plot)
     print("\n".join(f"{value: .10f}" for value in found.levels))
     if found.unit:
-        print(f"scale   {found.scale:.6f} std, which loses least: the figures are for it and for nearest rounding;")
-        print(f"        the levels are in units of a packet's own scale ({found.unit} unless set otherwise)")
+        print(
+            f"scale   {found.scale:.6f} std, which loses least: the figures are for it and for nearest rounding;"
+        )
+        print(
+            f"        the levels are in units of a packet's own scale ({found.unit} unless set otherwise)"
+        )
     print(f"mse     {normal_error(scaled):.7g}")
     print(f"bias    {normal_bias(scaled):.3g}")
     print(f"entropy {normal_entropy(scaled):.5f} bits")
@@ -65,14 +76,18 @@ class LevelSet(NamedTuple):
 def level_set(name: str, bits: int, kind: str | None = None) -> LevelSet:
     """The levels of a codec in the table; ConfigError when it has none."""
     if name not in CODECS:
-        raise ConfigError(f"no codec {name!r}; there are {', '.join(CODECS)}{did_you_mean(name, CODECS)}")
+        raise ConfigError(
+            f"no codec {name!r}; there are {', '.join(CODECS)}{did_you_mean(name, CODECS)}"
+        )
     if name == "danuq":
         return LevelSet(levels(bits, kind or "paper"))
     if name != "eden" and not callable(getattr(CODECS[name], "levels", None)):
         raise ConfigError(f"codec {name} has no fixed levels; try danuq or uq")
     codec: Any = with_kind(name, kind)
     if bits not in codec.rates:
-        raise ConfigError(f"{name} has no {bits}-bit levels; it offers {', '.join(map(str, sorted(codec.rates)))}")
+        raise ConfigError(
+            f"{name} has no {bits}-bit levels; it offers {', '.join(map(str, sorted(codec.rates)))}"
+        )
     if name == "eden":
         return LevelSet(levels(bits, "lloyd-max"))
     found = tuple(codec.levels(bits))
@@ -90,7 +105,9 @@ def with_kind(name: str, kind: str | None) -> object:
         if kind in offer:
             return target(**{field: kind})
     words = [str(word) for offer in offers.values() for word in offer if isinstance(word, str)]
-    raise ConfigError(f"{name} has no levels of kind {kind!r}; it has {', '.join(words) or 'only one kind'}")
+    raise ConfigError(
+        f"{name} has no levels of kind {kind!r}; it has {', '.join(words) or 'only one kind'}"
+    )
 
 
 def plot(found: tuple[float, ...], file: Path) -> None:
@@ -100,8 +117,23 @@ def plot(found: tuple[float, ...], file: Path) -> None:
     reach = max(3.5, 1.1 * max(map(abs, found)))
     grid = [reach * (k / 200 - 1) for k in range(401)]
     axes.plot(grid, [density(x) for x in grid], color="black", linewidth=1.2, label="N(0, 1)")
-    axes.vlines(edges(found), 0, density(0), color="0.75", linewidth=0.8, linestyle="dashed", label="cell edges")
-    axes.stem(found, [density(x) for x in found], linefmt="C0-", markerfmt="C0o", basefmt=" ", label="levels")
+    axes.vlines(
+        edges(found),
+        0,
+        density(0),
+        color="0.75",
+        linewidth=0.8,
+        linestyle="dashed",
+        label="cell edges",
+    )
+    axes.stem(
+        found,
+        [density(x) for x in found],
+        linefmt="C0-",
+        markerfmt="C0o",
+        basefmt=" ",
+        label="levels",
+    )
     axes.set(xlabel="x / std", ylabel="density", xlim=(-reach, reach), ylim=(0, None))
     axes.legend(frameon=False, fontsize="small")
     save(figure, file)

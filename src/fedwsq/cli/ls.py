@@ -47,9 +47,21 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         epilog="examples:\n  fedwsq ls\n  fedwsq ls codecs\n  fedwsq ls codecs --error\n  fedwsq ls configs\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("kind", nargs="?", choices=["methods", *KINDS, "configs"], help="one kind only (default: all)")
-    parser.add_argument("--error", action="store_true", help="with codecs: measure what each loses, sends and takes")
-    parser.add_argument("--numel", type=int, default=2**18, help="with --error: elements coded (default: %(default)s)")
+    parser.add_argument(
+        "kind",
+        nargs="?",
+        choices=["methods", *KINDS, "configs"],
+        help="one kind only (default: all)",
+    )
+    parser.add_argument(
+        "--error", action="store_true", help="with codecs: measure what each loses, sends and takes"
+    )
+    parser.add_argument(
+        "--numel",
+        type=int,
+        default=2**18,
+        help="with --error: elements coded (default: %(default)s)",
+    )
     parser.set_defaults(main=main)
 
 
@@ -67,10 +79,16 @@ def main(args: argparse.Namespace) -> int:
         console.print(_table("methods", rows))
     for kind, entries in KINDS.items():
         if args.kind in (None, kind):
-            rows = [(name, _settings(entry), _first_line(entry.__doc__)) for name, entry in entries.items()]
+            rows = [
+                (name, _settings(entry), _first_line(entry.__doc__))
+                for name, entry in entries.items()
+            ]
             console.print(_table(kind, rows))
     if args.kind in (None, "configs"):
-        heads = {name: path.read_text().splitlines()[0].lstrip("# ") for name, path in shipped_configs().items()}
+        heads = {
+            name: path.read_text().splitlines()[0].lstrip("# ")
+            for name, path in shipped_configs().items()
+        }
         console.print(_table("configs", [(name, "", head) for name, head in heads.items()]))
     return 0
 
@@ -89,15 +107,25 @@ def _errors(numel: int) -> Table:
     for name, entry in CODECS.items():
         codec = entry()
         for rate in usual_rates(codec):
-            rows = [measure(codec, rate, x, repeats=3 if kind == "normal" else 0) for kind, x in vectors.items()]
-            errors, sizes = [row.error for row in rows], [row.bits_per_parameter / 8 for row in rows]
+            rows = [
+                measure(codec, rate, x, repeats=3 if kind == "normal" else 0)
+                for kind, x in vectors.items()
+            ]
+            errors, sizes = (
+                [row.error for row in rows],
+                [row.bits_per_parameter / 8 for row in rows],
+            )
             speeds = [4e-9 * numel / rows[0].encode_seconds, 4e-9 * numel / rows[0].decode_seconds]
-            table.add_row(name, f"{rate:g}", *(f"{value:.3g}" for value in (*errors, *sizes, *speeds)))
+            table.add_row(
+                name, f"{rate:g}", *(f"{value:.3g}" for value in (*errors, *sizes, *speeds))
+            )
     return table
 
 
 def _table(kind: str, rows: list[tuple[str, str, str]]) -> Table:
-    table = Table(title=kind, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = Table(
+        title=kind, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
     for row in rows:
         table.add_row(*row)
     return table

@@ -40,11 +40,19 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("words", nargs="*", metavar="[CONFIG] KEY=VALUE", help="a config, then overrides")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="save the split as JSON")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw clients by classes: .png, .svg or .pdf")
     parser.add_argument(
-        "--import", type=Path, dest="imported", metavar="FILE", help="a published split in place of the plan's own"
+        "words", nargs="*", metavar="[CONFIG] KEY=VALUE", help="a config, then overrides"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="save the split as JSON")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE", help="draw clients by classes: .png, .svg or .pdf"
+    )
+    parser.add_argument(
+        "--import",
+        type=Path,
+        dest="imported",
+        metavar="FILE",
+        help="a published split in place of the plan's own",
     )
     repeats = parser.add_mutually_exclusive_group()
     for choice, what in {"keep": "as they are", "drop": "with the first client only"}.items():
@@ -60,7 +68,9 @@ def main(args: argparse.Namespace) -> int:
     words: list[str] = args.words
     figure = blank(args.plot, 8, 6) if args.plot else None
     if args.repeats != "refuse" and not args.imported:
-        raise ConfigError(f"--{args.repeats}-repeats needs --import: splits of our own repeat nothing")
+        raise ConfigError(
+            f"--{args.repeats}-repeats needs --import: splits of our own repeat nothing"
+        )
     labels, classes = None, 0
     if args.imported and not words:
         split, title = import_split(args.imported, args.repeats), str(args.imported)
@@ -72,7 +82,10 @@ def main(args: argparse.Namespace) -> int:
         labels, classes = dataset.train.labels[kept], dataset.classes
         title = f"{plan.data.load.name}, {plan.data.partition.name}"
         if args.imported:
-            split, title = import_split(args.imported, args.repeats), f"{plan.data.load.name}, {args.imported}"
+            split, title = (
+                import_split(args.imported, args.repeats),
+                f"{plan.data.load.name}, {args.imported}",
+            )
             check_range(split, None, len(labels), args.imported)
         else:
             split = split_data(plan, dataset, kept)
@@ -81,14 +94,18 @@ def main(args: argparse.Namespace) -> int:
         labels = None  # not classes
     if figure is not None:
         if labels is None:
-            raise ConfigError("--plot needs data with one class an example; with --import give its config too")
+            raise ConfigError(
+                "--plot needs data with one class an example; with --import give its config too"
+            )
         draw(figure, split.counts(labels, classes))
         save(figure, args.plot)
     if args.out:
         save_split(args.out, split, examples)
     print("\n".join(describe(title, split, labels, classes)))
     if args.out:
-        print(f"use it with data.partition=file data.partition.path={args.out} data.clients={len(split)}")
+        print(
+            f"use it with data.partition=file data.partition.path={args.out} data.clients={len(split)}"
+        )
     return 0
 
 
@@ -96,7 +113,10 @@ def describe(title: str, split: Split, labels: Tensor | None, classes: int) -> l
     """The lines to print: what there is, its statistics, and a picture of the first clients."""
     repeats = split.repeats
     distinct = len(split.indices) - repeats
-    head = f"{title}: {distinct} examples over {len(split)} clients" + f", {repeats} given out again" * bool(repeats)
+    head = (
+        f"{title}: {distinct} examples over {len(split)} clients"
+        + f", {repeats} given out again" * bool(repeats)
+    )
     if labels is None:
         return [head, *table({"examples": split.sizes})]
     head += f", {len(labels) - distinct} unused; {classes} classes"
@@ -124,17 +144,27 @@ def picture(counts: Tensor) -> list[str]:
     shown, classes = counts[:SHOWN_CLIENTS], counts.shape[1]
     wide = -(-classes // SHOWN_COLUMNS)  # classes a column
     column = torch.arange(classes) // wide
-    shown = torch.zeros(len(shown), int(column[-1]) + 1, dtype=torch.int64).index_add_(1, column, shown)
+    shown = torch.zeros(len(shown), int(column[-1]) + 1, dtype=torch.int64).index_add_(
+        1, column, shown
+    )
     most = max(1, int(shown.max()))
     levels = (shown * (len(SHADES) - 1) + most - 1) // most  # rounded up: only none at all is blank
     which = "clients" if len(shown) == len(counts) else f"first {len(shown)} clients"
     head = f"{which} down, classes across{f' ({wide} a column)' if wide > 1 else ''}; {SHADES[-1]} is {most}"
-    return [head, *(f"{client:6} |{''.join(SHADES[n] for n in row)}|" for client, row in enumerate(levels.tolist()))]
+    return [
+        head,
+        *(
+            f"{client:6} |{''.join(SHADES[n] for n in row)}|"
+            for client, row in enumerate(levels.tolist())
+        ),
+    ]
 
 
 def draw(figure: Any, counts: Tensor) -> None:
     """Clients by classes, the darker the more examples."""
     axes = figure.subplots()
-    image = axes.imshow(counts.numpy(), aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+    image = axes.imshow(
+        counts.numpy(), aspect="auto", cmap="Blues", vmin=0, interpolation="nearest"
+    )
     axes.set(xlabel="class", ylabel="client")
     figure.colorbar(image, label="examples")

@@ -24,7 +24,9 @@ class _Console(Console):
     def on_broken_pipe(self) -> None:
         """Say so once, and let everything that is printed from now on go nowhere."""
         self.quiet = True
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered, too
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # what is still buffered, too
         with suppress(OSError):  # that reader may have had stderr as well
             print(
                 "fedwsq: nobody reads the output any more; the run goes on. Ctrl-C stops it, fedwsq resume takes it up",
@@ -69,7 +71,12 @@ def _display(
         listeners.append(lambda record: console.print(_line(record, rounds)))
         yield None
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console) as bar:
         done = len(run.records)
         last = "starting"
@@ -77,7 +84,9 @@ def _display(
 
         def on_client(finished: int, asked: int) -> None:
             text = f"{last}, client {finished}/{asked}"
-            bar.update(task, completed=done + finished / asked * 0.99, description=text, refresh=True)
+            bar.update(
+                task, completed=done + finished / asked * 0.99, description=text, refresh=True
+            )
 
         def on_round(record: RoundRecord) -> None:
             nonlocal done, last
@@ -107,7 +116,9 @@ def describe(run: Run) -> str:
     plan, named = run.plan, plan_settings(run.plan)
     standardize, uplink = named["model"]["standardize"]["name"], named["uplink"]
     bits = (
-        f" at {uplink['bits']['bits']:g} bits" if uplink["bits"]["name"] == "fixed" else f", {uplink['bits']['name']}"
+        f" at {uplink['bits']['bits']:g} bits"
+        if uplink["bits"]["name"] == "fixed"
+        else f", {uplink['bits']['name']}"
     )
     return (
         f"{plan.data.load.name}, {plan.data.clients} clients, {plan.clients_per_round} a round; "
@@ -127,7 +138,11 @@ def human_bytes(count: float) -> str:
 
 
 def _short(record: RoundRecord) -> str:
-    name = "metric" if record.test_metric is not None or record.validation_metric is not None else "accuracy"
+    name = (
+        "metric"
+        if record.test_metric is not None or record.validation_metric is not None
+        else "accuracy"
+    )
     accuracy = "" if record.accuracy is None else f"{name} {record.accuracy:.4f}, "
     failed = f", {record.failed} failed" if record.failed else ""
     return f"{accuracy}up {human_bytes(record.uplink_bytes)}, down {human_bytes(record.downlink_bytes)}{failed}"
@@ -142,7 +157,10 @@ def _line(record: RoundRecord, rounds: int) -> str:
 def summary_table(run: Run, summary: Summary) -> Table:
     """Accuracy and traffic of a finished run."""
     on = run.workload.evaluated[0]
-    table = Table(title=f"{run.folder} after {summary.rounds} rounds, {summary.seconds:.1f} s", show_header=False)
+    table = Table(
+        title=f"{run.folder} after {summary.rounds} rounds, {summary.seconds:.1f} s",
+        show_header=False,
+    )
     if summary.accuracy is not None and summary.best_accuracy is not None:
         table.add_row(f"{on} {run.plan.metric.name}", f"{summary.accuracy:.4f}")
         table.add_row("moving average (0.9)", f"{summary.accuracy_ema:.4f}")

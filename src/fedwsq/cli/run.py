@@ -33,20 +33,35 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("words", nargs="*", metavar="[CONFIG] KEY=VALUE", help="a config, then overrides")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the run directory (default: runs/CONFIG-N)")
+    parser.add_argument(
+        "words", nargs="*", metavar="[CONFIG] KEY=VALUE", help="a config, then overrides"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="the run directory (default: runs/CONFIG-N)"
+    )
     add_machine_options(parser)
     parser.set_defaults(main=main)
 
 
 def add_machine_options(parser: argparse.ArgumentParser) -> None:
     """Options that say where a run computes, never what it computes."""
-    parser.add_argument("--workers", type=int, default=0, metavar="N", help="processes (default: as many as cores)")
     parser.add_argument(
-        "--device", default=None, metavar="D", help="cpu, cuda or cuda:0 (default: a GPU if there is one)"
+        "--workers", type=int, default=0, metavar="N", help="processes (default: as many as cores)"
     )
-    parser.add_argument("--tensorboard", action="store_true", help="also write TensorBoard scalars into the directory")
-    parser.add_argument("--keep-messages", action="store_true", help="also keep every message that was sent")
+    parser.add_argument(
+        "--device",
+        default=None,
+        metavar="D",
+        help="cpu, cuda or cuda:0 (default: a GPU if there is one)",
+    )
+    parser.add_argument(
+        "--tensorboard",
+        action="store_true",
+        help="also write TensorBoard scalars into the directory",
+    )
+    parser.add_argument(
+        "--keep-messages", action="store_true", help="also keep every message that was sent"
+    )
 
 
 def main(args: argparse.Namespace) -> int:

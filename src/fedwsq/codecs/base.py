@@ -12,7 +12,10 @@ from fedwsq.core.errors import UpdateError
 from fedwsq.core.types import Rate
 
 Values = NDArray[np.float32] | Tensor  # elements in a row: an array on the CPU, a tensor on a GPU
-AS_ARRAYS = ("cpu", "mps")  # the devices whose tensors are coded as arrays, on the CPU; mps has no float64
+AS_ARRAYS = (
+    "cpu",
+    "mps",
+)  # the devices whose tensors are coded as arrays, on the CPU; mps has no float64
 # Nothing real comes near it, and weight x scale x level summed over any cohort stays finite below it.
 MAX_MAGNITUDE = 1e20
 
@@ -38,7 +41,9 @@ class Codec(Protocol):
     and `accumulate`.
     """
 
-    wire_id: ClassVar[int]  # one byte in the message; 128 and above are free for codecs outside the package
+    wire_id: ClassVar[
+        int
+    ]  # one byte in the message; 128 and above are free for codecs outside the package
 
     @property
     def rates(self) -> frozenset[int] | tuple[float, float]:
@@ -66,7 +71,9 @@ class Codec(Protocol):
         """The vector that `packet` stands for, flat."""
         ...
 
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
+    def accumulate(
+        self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
+    ) -> None:
         """`out += weight * decode(packet)`, `out` flat and contiguous."""
         ...
 
@@ -94,7 +101,9 @@ class Alone:
         """The vector that `packet` stands for, flat."""
         raise NotImplementedError
 
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
+    def accumulate(
+        self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
+    ) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
         add_weighted(out, self.decode(packet, shared, seed), weight)
 

@@ -77,7 +77,9 @@ class PerRound:
     def __call__(self, ask: Ask) -> Rate:
         """A width for this client in this round."""
         require_offered(self.choices, ask.rates)
-        return self.choices[derive(ask.key.seed, "bits", ask.key.round, ask.key.client) % len(self.choices)]
+        return self.choices[
+            derive(ask.key.seed, "bits", ask.key.round, ask.key.client) % len(self.choices)
+        ]
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,10 @@ class Bandwidth:
             )
         before = ask.seconds_before_upload + channel.latency_seconds
         for rate in reversed(self.choices):
-            if before + ask.upload_bytes(rate) / channel.up_bytes_per_second <= self.deadline_seconds:
+            if (
+                before + ask.upload_bytes(rate) / channel.up_bytes_per_second
+                <= self.deadline_seconds
+            ):
                 return rate
         return None
 
@@ -130,7 +135,9 @@ class Budget:
     def __post_init__(self) -> None:
         object.__setattr__(self, "choices", ascending(self.choices))
         if self.bytes < 1:
-            raise ConfigError(f"budget bytes is {self.bytes}, must be at least 1; set the bytes of a client's reply")
+            raise ConfigError(
+                f"budget bytes is {self.bytes}, must be at least 1; set the bytes of a client's reply"
+            )
 
     def __call__(self, ask: Ask) -> Mapping[str, Rate]:
         """A width for each coded tensor."""
@@ -146,14 +153,18 @@ class Budget:
         energy = energies(ask)
         # What more a tensor takes at each width; it does not depend on the others.
         extra = {
-            name: {smallest: 0} | {rate: ask.upload_bytes({**granted, name: rate}) - least for rate in self.choices[1:]}
+            name: {smallest: 0}
+            | {rate: ask.upload_bytes({**granted, name: rate}) - least for rate in self.choices[1:]}
             for name in ask.sizes
         }
         errors = {rate: ask.normal_error(rate) for rate in self.choices}
 
         def steps(name: str, at: Rate) -> Iterator[Step]:
             for to in self.choices:
-                gain, cost = energy[name] * (errors[at] - errors[to]), extra[name][to] - extra[name][at]
+                gain, cost = (
+                    energy[name] * (errors[at] - errors[to]),
+                    extra[name][to] - extra[name][at],
+                )
                 if to > at and gain > 0:
                     yield Step(-gain / cost if cost > 0 else -math.inf, name, at, to)
 
@@ -196,7 +207,9 @@ def energies(ask: Ask) -> dict[str, float]:
 def ascending(choices: Sequence[float]) -> tuple[float, ...]:
     """The widths in order, each once; floats, as a config gives them back."""
     if not choices or not all(0 < rate < math.inf for rate in choices):  # NaN fails too
-        raise ConfigError(f"choices is {list(choices)}, must be positive numbers of bits, such as [1, 2, 4]")
+        raise ConfigError(
+            f"choices is {list(choices)}, must be positive numbers of bits, such as [1, 2, 4]"
+        )
     return tuple(sorted({float(rate) for rate in choices}))
 
 
@@ -208,7 +221,9 @@ def require_offered(choices: Sequence[float], rates: frozenset[int] | tuple[floa
         else:
             fine, offer = rates[0] <= rate <= rates[1], f"{rates[0]:g} to {rates[1]:g}"
         if not fine:
-            raise ConfigError(f"choices has {rate:g} bits, which the codec does not; it offers {offer}")
+            raise ConfigError(
+                f"choices has {rate:g} bits, which the codec does not; it offers {offer}"
+            )
 
 
 BITS: dict[str, type[BitPolicy]] = {

@@ -45,7 +45,9 @@ class Danuq:
         widths(self.levels)
         check_scales("danuq", self.scales, self.block)
         if not 0 < self.momentum <= 1:
-            raise ConfigError(f"danuq momentum = {self.momentum} is out of range; it must be above 0 and at most 1")
+            raise ConfigError(
+                f"danuq momentum = {self.momentum} is out of range; it must be above 0 and at most 1"
+            )
         start = math.nan if isinstance(self.scale_init, str) else self.scale_init
         if self.scale_init != "calibrate" and not SMALLEST_SCALE <= start <= MAX_MAGNITUDE:
             raise ConfigError(
@@ -53,9 +55,13 @@ class Danuq:
                 f'{SMALLEST_SCALE:g} to {MAX_MAGNITUDE:g}, or "calibrate"'
             )
         if self.dequantize not in ("shared", "own"):
-            raise ConfigError(f'danuq dequantize = "{self.dequantize}" is unknown; it is "shared" or "own"')
+            raise ConfigError(
+                f'danuq dequantize = "{self.dequantize}" is unknown; it is "shared" or "own"'
+            )
         if self.band != 0 and not 1 < self.band <= MAX_MAGNITUDE:
-            raise ConfigError(f"danuq band = {self.band} is out of range; it must be above 1, or 0 for none")
+            raise ConfigError(
+                f"danuq band = {self.band} is out of range; it must be above 1, or 0 for none"
+            )
 
     @property
     def rates(self) -> frozenset[int]:
@@ -96,7 +102,9 @@ class Danuq:
 
     def check(self, packet: Packet) -> None:
         """Every code is a level, so only lengths and padding can be wrong."""
-        check_sides("danuq", packet.side, make_groups(packet.numel, packet.rows, self.scales, self.block))
+        check_sides(
+            "danuq", packet.side, make_groups(packet.numel, packet.rows, self.scales, self.block)
+        )
         if self.dequantize == "own" and not packet.own_scale:
             raise MessageError(
                 'a danuq packet with dequantize = "own" is decoded with its own scale; its flag is missing'
@@ -107,7 +115,9 @@ class Danuq:
         """The level of each code, times the scale."""
         return self._look_up(packet, shared, 1.0)
 
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
+    def accumulate(
+        self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
+    ) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
         self._look_up(packet, shared, weight, out)
 
@@ -115,7 +125,10 @@ class Danuq:
         """The moving average of the clients' mean std; clients without spread are left out."""
         if not sides:
             return shared
-        before, each = shared.double().numpy(), np.array(sides, np.float64)  # each: [packets, groups]
+        before, each = (
+            shared.double().numpy(),
+            np.array(sides, np.float64),
+        )  # each: [packets, groups]
         spread = (each > 0).sum(0)
         momentum = np.where(before > 0, self.momentum, 1.0)  # the first scale is taken whole
         moved = (1 - momentum) * before + momentum * each.sum(0) / np.maximum(spread, 1)
@@ -144,14 +157,25 @@ class Danuq:
             raise ConfigError(f"danuq has no {rate:g}-bit rate; it offers {offer}")
         return int(rate)
 
-    def _look_up(self, packet: Packet, shared: Tensor, weight: float, out: Tensor | None = None) -> Tensor:
-        bits, groups = self._bits(packet.rate), make_groups(packet.numel, packet.rows, self.scales, self.block)
+    def _look_up(
+        self, packet: Packet, shared: Tensor, weight: float, out: Tensor | None = None
+    ) -> Tensor:
+        bits, groups = (
+            self._bits(packet.rate),
+            make_groups(packet.numel, packet.rows, self.scales, self.block),
+        )
         scales = packet.side if packet.own_scale else shared.tolist()
         if len(scales) != groups.count:
             raise MessageError("a danuq packet leans on a shared scale that this end does not have")
-        if groups.count > 1 and not packet.own_scale:  # a group of zeros stays zero, though one bit has no zero level
-            scales = [scale if side else 0.0 for scale, side in zip(scales, packet.side, strict=True)]
-        return look_up(packet, bits, tables(levels(bits, self.levels))[0], scales, groups, weight, out)
+        if (
+            groups.count > 1 and not packet.own_scale
+        ):  # a group of zeros stays zero, though one bit has no zero level
+            scales = [
+                scale if side else 0.0 for scale, side in zip(scales, packet.side, strict=True)
+            ]
+        return look_up(
+            packet, bits, tables(levels(bits, self.levels))[0], scales, groups, weight, out
+        )
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,9 @@ CLOSE = 1024  # a code that leaves less than one part in so many of its budget i
 # mantissa bits of |k| + 8 as a float32, which holds all of it exactly below 2^24.
 _BUCKETS = np.arange(8 * (PRECISION - 3) + 1)
 OCTAVES = _BUCKETS // 8
-STARTS = ((8 + _BUCKETS % 8) << OCTAVES) - 8  # the smallest |k| of each bucket; the last one is past the end
+STARTS = (
+    (8 + _BUCKETS % 8) << OCTAVES
+) - 8  # the smallest |k| of each bucket; the last one is past the end
 LAST_BUCKET = len(_BUCKETS) - 2
 _MANTISSA_SHIFT = 20
 _FIRST_BUCKET = int(np.float32(8).view(np.int32)) >> _MANTISSA_SHIFT
@@ -168,7 +170,9 @@ def search_step(
             if fits == fitted:  # the other end has stayed twice: let it count for less
                 spares[low if fits else high] /= 2
             fitted = fits
-            at = low + int((high - low) * (budget / CLOSE / 2 - spares[low]) / (spares[high] - spares[low]))
+            at = low + int(
+                (high - low) * (budget / CLOSE / 2 - spares[low]) / (spares[high] - spares[low])
+            )
         else:
             # An octave of steps saves about one bit an element.
             at -= int(2**trial * 2**23 * spare * 8 / (len(values) * stride))
@@ -194,7 +198,9 @@ class Parts(NamedTuple):
     """A code, read."""
 
     model: Model
-    offsets: NDArray[np.int8]  # what to add to |k| in the buckets from 1 on that have a mean, in 256ths
+    offsets: NDArray[
+        np.int8
+    ]  # what to add to |k| in the buckets from 1 on that have a mean, in 256ths
     words: NDArray[np.uint32]
 
 
@@ -209,7 +215,11 @@ def encode_indices(values: Floats, step: np.float32) -> tuple[bytes, bytes]:
     model = Model(buckets, negative_share(*pairs.sum(0).tolist()))
     inner = buckets[1:OWN_BUCKET]
     means = sums[1:].reshape(-1, 2).sum(1)[: len(inner)] / np.maximum(inner, 1)
-    offsets = np.rint((means - STARTS[1 : len(inner) + 1]) * OFFSET_SHARES).clip(-128, 127).astype(np.int8)
+    offsets = (
+        np.rint((means - STARTS[1 : len(inner) + 1]) * OFFSET_SHARES)
+        .clip(-128, 127)
+        .astype(np.int8)
+    )
     offsets[inner == 0] = 0
 
     coder = constriction.stream.stack.AnsCoder()  # a stack: what is decoded last goes in first
@@ -221,10 +231,16 @@ def encode_indices(values: Floats, step: np.float32) -> tuple[bytes, bytes]:
     return head, coder.get_compressed().astype("<u4").tobytes().rstrip(b"\0")
 
 
-def quantize(values: Floats, step: np.float32) -> tuple[NDArray[np.int32], Integers, NDArray[np.float64]]:
+def quantize(
+    values: Floats, step: np.float32
+) -> tuple[NDArray[np.int32], Integers, NDArray[np.float64]]:
     """The symbol of each value; how often each symbol occurs, and the sum of |x| / step over it."""
     size = 2 * LAST_BUCKET + 1
-    symbols, counts, sums = np.empty(len(values), np.int32), np.zeros(size, np.int64), np.zeros(size)
+    symbols, counts, sums = (
+        np.empty(len(values), np.int32),
+        np.zeros(size, np.int64),
+        np.zeros(size),
+    )
     for start in range(0, len(values), CHUNK):
         x = values[start : start + CHUNK]
         ratios = np.abs(x) / step
@@ -250,7 +266,9 @@ def decode_indices(parts: Parts, numel: int) -> Floats:
     signed[0] = 0  # not -0
     found: Floats = signed.take(symbols)
     for octave, where in by_octave(symbols, model):
-        inside = coder.decode(constriction.stream.model.Uniform(1 << octave), len(where)).astype(np.float32)
+        inside = coder.decode(constriction.stream.model.Uniform(1 << octave), len(where)).astype(
+            np.float32
+        )
         found[where] += np.copysign(inside, found[where])
     return found
 
@@ -259,7 +277,10 @@ def by_octave(symbols: NDArray[np.int32], model: Model) -> list[tuple[int, Integ
     """Where the indices are that share their bucket, for each octave that has any."""
     where = np.flatnonzero(symbols >= 2 * OWN_BUCKET - 1)
     octaves = OCTAVES[(symbols[where] + 1) // 2]
-    found = ((octave, where[octaves == octave]) for octave in range(1, int(OCTAVES[len(model.counts) - 1]) + 1))
+    found = (
+        (octave, where[octaves == octave])
+        for octave in range(1, int(OCTAVES[len(model.counts) - 1]) + 1)
+    )
     return [(octave, places) for octave, places in found if len(places)]
 
 
@@ -269,7 +290,9 @@ def by_octave(symbols: NDArray[np.int32], model: Model) -> list[tuple[int, Integ
 def symbol_model(model: Model) -> Any:
     """The coder's model with exactly the probabilities `frequencies` / 2^24."""
     # It adds 1 to every weight after scaling them to what is then left of 2^24: here by exactly 1, so nothing rounds.
-    return constriction.stream.model.Categorical((frequencies(model) - 1).astype(np.float64), perfect=False)
+    return constriction.stream.model.Categorical(
+        (frequencies(model) - 1).astype(np.float64), perfect=False
+    )
 
 
 def frequencies(model: Model) -> Integers:
@@ -277,7 +300,9 @@ def frequencies(model: Model) -> Integers:
     signed = np.outer(model.counts, [SIGN_SHARES - model.negative, model.negative]).reshape(-1)[1:]
     signed[0] = SIGN_SHARES * model.counts[0]
     free = 2**PRECISION - len(signed)
-    shares: Integers = signed * free // (SIGN_SHARES * model.counts.sum())  # int64 has room for 2^32 elements
+    shares: Integers = (
+        signed * free // (SIGN_SHARES * model.counts.sum())
+    )  # int64 has room for 2^32 elements
     shares += 1
     shares[0] += 2**PRECISION - shares.sum()
     return shares
@@ -319,7 +344,9 @@ def read_code(code: bytes, numel: int) -> Parts:
             counts += [0] * more
     counts[0] = numel - sum(counts)
     if counts[0] < 0:
-        raise MessageError(f"an ecq code counts {numel - counts[0]} indices that are not 0 in {numel} elements")
+        raise MessageError(
+            f"an ecq code counts {numel - counts[0]} indices that are not 0 in {numel} elements"
+        )
     end = at + min(used, OWN_BUCKET - 1)
     if end > len(code) or (end < len(code) and code[-1] == 0):
         raise MessageError("an ecq code ends inside its model or in a zero byte")

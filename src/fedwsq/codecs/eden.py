@@ -32,7 +32,9 @@ class Eden(Alone):
 
     def __post_init__(self) -> None:
         if self.scale not in ("unbiased", "least-squares"):
-            raise ConfigError(f'eden scale = "{self.scale}" is unknown; it is "unbiased" or "least-squares"')
+            raise ConfigError(
+                f'eden scale = "{self.scale}" is unknown; it is "unbiased" or "least-squares"'
+            )
 
     @property
     def rates(self) -> frozenset[int]:
@@ -53,7 +55,14 @@ class Eden(Alone):
             code, scales[block.slices] = self._quantize(block.rows(rotated), bits)
             parts.append(code)
         side = np.minimum(scales, LARGEST_SCALE).astype(np.float32)
-        return Packet(b"".join(parts), tuple(side.tolist()), rate, len(values), own_scale=True, rows=rows_of(x.shape))
+        return Packet(
+            b"".join(parts),
+            tuple(side.tolist()),
+            rate,
+            len(values),
+            own_scale=True,
+            rows=rows_of(x.shape),
+        )
 
     def check(self, packet: Packet) -> None:
         """Every code is a level, so only the scales' number, lengths and padding can be wrong."""
@@ -61,7 +70,9 @@ class Eden(Alone):
         if packet.rate not in self.rates:
             raise MessageError(f"an eden packet has 1 to 8 bits a code, not {packet.rate:g}")
         if len(packet.side) != count:
-            raise MessageError(f"an eden packet has {count} side value(s), its scales, not {len(packet.side)}")
+            raise MessageError(
+                f"an eden packet has {count} side value(s), its scales, not {len(packet.side)}"
+            )
         if not packet.own_scale:
             raise MessageError("an eden packet is decoded with its own scales; its flag is missing")
         check_packed(packet.code, self._bits(packet.rate), padded(packet.numel))
@@ -89,7 +100,13 @@ class Eden(Alone):
         rms = np.sqrt(energy / rows.shape[1]).astype(np.float32)
         between = tables(levels(bits, "lloyd-max"))[1]
         # A slice fills whole bytes at every width.
-        code = quantize(rows.reshape(-1), Groups(*rows.shape), np.where(rms > 0, rms, np.float32(1)), between, bits)
+        code = quantize(
+            rows.reshape(-1),
+            Groups(*rows.shape),
+            np.where(rms > 0, rms, np.float32(1)),
+            between,
+            bits,
+        )
         chosen = unscaled(code, bits, rows.size).reshape(rows.shape)
         # Never negative: a level has the sign of the element it stands for.
         product = (rows * chosen).sum(1, dtype=np.float64)
@@ -106,4 +123,6 @@ class Eden(Alone):
 def unscaled(code: bytes, bits: int, count: int) -> Floats:
     """The level of each code."""
     packet = Packet(code, (1.0,), bits, count)
-    return look_up(packet, bits, tables(levels(bits, "lloyd-max"))[0], packet.side, Groups(1, count)).numpy()
+    return look_up(
+        packet, bits, tables(levels(bits, "lloyd-max"))[0], packet.side, Groups(1, count)
+    ).numpy()

@@ -35,8 +35,15 @@ def pack_indices(indices: Indices, limit: int) -> bytes:
     high = np.zeros(section_bits(count, limit)[1], np.uint8)
     high[(indices >> width) + np.arange(count)] = 1
     as_bytes = indices.astype("<i8").view(np.uint8).reshape(count, 8)
-    low = np.unpackbits(as_bytes, axis=1, count=width, bitorder="little") if width else np.zeros(0, np.uint8)
-    return np.packbits(low, bitorder="little").tobytes() + np.packbits(high, bitorder="little").tobytes()
+    low = (
+        np.unpackbits(as_bytes, axis=1, count=width, bitorder="little")
+        if width
+        else np.zeros(0, np.uint8)
+    )
+    return (
+        np.packbits(low, bitorder="little").tobytes()
+        + np.packbits(high, bitorder="little").tobytes()
+    )
 
 
 def unpack_indices(data: bytes, count: int, limit: int) -> Indices:
@@ -47,7 +54,8 @@ def unpack_indices(data: bytes, count: int, limit: int) -> Indices:
     width, (low_length, high_length) = low_bits(count, limit), section_bits(count, limit)
     split = (low_length + 7) // 8
     low, high = (
-        np.unpackbits(np.frombuffer(part, np.uint8), bitorder="little") for part in (data[:split], data[split:])
+        np.unpackbits(np.frombuffer(part, np.uint8), bitorder="little")
+        for part in (data[:split], data[split:])
     )
     found = np.flatnonzero(high)
     if low[low_length:].any() or high[high_length:].any():
@@ -59,5 +67,7 @@ def unpack_indices(data: bytes, count: int, limit: int) -> Indices:
         planes = np.packbits(low[:low_length].reshape(count, width), axis=1, bitorder="little")
         indices |= np.pad(planes, ((0, 0), (0, 8 - planes.shape[1]))).view("<i8")[:, 0]
     if count and (indices[-1] >= limit or (np.diff(indices) <= 0).any()):
-        raise MessageError(f"indices must ascend strictly and be below {limit}; the code is damaged")
+        raise MessageError(
+            f"indices must ascend strictly and be below {limit}; the code is damaged"
+        )
     return indices

@@ -45,11 +45,17 @@ class Float16(Alone):
     def check(self, packet: Packet) -> None:
         """Raise `MessageError` unless the code is `numel` finite values, of sane size with their scale."""
         if len(packet.side) != 1:
-            raise MessageError(f"a float16 packet has 1 side value, its scale, not {len(packet.side)}")
+            raise MessageError(
+                f"a float16 packet has 1 side value, its scale, not {len(packet.side)}"
+            )
         if not packet.own_scale:
-            raise MessageError("a float16 packet is decoded with its own scale; its flag is missing")
+            raise MessageError(
+                "a float16 packet is decoded with its own scale; its flag is missing"
+            )
         if len(packet.code) != 2 * packet.numel:
-            raise MessageError(f"{packet.numel} float16 values take {2 * packet.numel} bytes, not {len(packet.code)}")
+            raise MessageError(
+                f"{packet.numel} float16 values take {2 * packet.numel} bytes, not {len(packet.code)}"
+            )
         top = float(np.abs(np.frombuffer(packet.code, "<f2")).max(initial=0.0))
         if not top * packet.side[0] <= MAX_MAGNITUDE:  # NaN fails too, and infinity times 0
             raise MessageError(
@@ -59,7 +65,9 @@ class Float16(Alone):
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
         """Each value times the scale."""
-        return torch.from_numpy(np.frombuffer(packet.code, "<f2").astype(np.float32) * np.float32(packet.side[0]))
+        return torch.from_numpy(
+            np.frombuffer(packet.code, "<f2").astype(np.float32) * np.float32(packet.side[0])
+        )
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         """Two bytes a value."""

@@ -33,14 +33,18 @@ class Float32(Alone):
         if rate not in self.rates:
             raise ConfigError(f"float32 has no {rate:g}-bit rate; it offers 32")
         values = finite_values(x, "float32")
-        return Packet(values.astype("<f4", copy=False).tobytes(), (), rate, x.numel(), rows=rows_of(x.shape))
+        return Packet(
+            values.astype("<f4", copy=False).tobytes(), (), rate, x.numel(), rows=rows_of(x.shape)
+        )
 
     def check(self, packet: Packet) -> None:
         """Raise `MessageError` unless the code is `numel` finite values of sane size and nothing else."""
         if packet.side:
             raise MessageError(f"a float32 packet has no side values, not {len(packet.side)}")
         if len(packet.code) != 4 * packet.numel:
-            raise MessageError(f"{packet.numel} float32 values take {4 * packet.numel} bytes, not {len(packet.code)}")
+            raise MessageError(
+                f"{packet.numel} float32 values take {4 * packet.numel} bytes, not {len(packet.code)}"
+            )
         largest = np.abs(np.frombuffer(packet.code, "<f4")).max(initial=0.0)
         if not largest <= MAX_MAGNITUDE:  # NaN fails too
             raise MessageError(

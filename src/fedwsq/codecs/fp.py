@@ -25,7 +25,9 @@ class Fp(Grid):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.table not in ("e2m1", "bitsandbytes"):
-            raise ConfigError(f'fp table = "{self.table}" is unknown; it is "e2m1" or "bitsandbytes"')
+            raise ConfigError(
+                f'fp table = "{self.table}" is unknown; it is "e2m1" or "bitsandbytes"'
+            )
 
     @property
     def rates(self) -> frozenset[int]:
@@ -36,7 +38,11 @@ class Fp(Grid):
         """The distinct values of this width, over the largest."""
         if bits == 1:
             return (-1.0, 1.0)
-        return mirrored(BITSANDBYTES if bits == 4 and self.table == "bitsandbytes" else magnitudes(*FORMATS[bits]))
+        return mirrored(
+            BITSANDBYTES
+            if bits == 4 and self.table == "bitsandbytes"
+            else magnitudes(*FORMATS[bits])
+        )
 
 
 def magnitudes(exponent_bits: int, mantissa_bits: int) -> tuple[float, ...]:

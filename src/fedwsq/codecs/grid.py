@@ -44,7 +44,12 @@ from fedwsq.core.types import Rate
 Codes = NDArray[np.uint8]
 CHUNK = 2**14  # elements that stay in the cache while all edges pass
 Statistic = Callable[[Floats], Measured]
-STATISTICS: dict[str, Statistic] = {"absmax": largest, "mean": mean_magnitude, "norm": norm, "std": self_scale}
+STATISTICS: dict[str, Statistic] = {
+    "absmax": largest,
+    "mean": mean_magnitude,
+    "norm": norm,
+    "std": self_scale,
+}
 OFFERS = {"scale": (*STATISTICS, "fitted"), "rounding": ("nearest", "stochastic")}
 
 
@@ -111,18 +116,28 @@ class Grid(Alone):
         """Refuse a wrong number of scales, wrong lengths and padding, and codes without a level."""
         check_sides(self.name, packet.side, self._groups(packet))
         if not packet.own_scale:
-            raise MessageError(f"a {self.name} packet is decoded with its own scale; its flag is missing")
+            raise MessageError(
+                f"a {self.name} packet is decoded with its own scale; its flag is missing"
+            )
         bits = self._bits(packet.rate)
         check_packed(packet.code, bits, packet.numel)
         count = len(self.levels(bits))
-        if count < 2**bits and packet.numel and (top := unpack(packet.code, bits, packet.numel).max()) >= count:
-            raise MessageError(f"a {self.name} packet has code {top}; its {count} levels end at {count - 1}")
+        if (
+            count < 2**bits
+            and packet.numel
+            and (top := unpack(packet.code, bits, packet.numel).max()) >= count
+        ):
+            raise MessageError(
+                f"a {self.name} packet has code {top}; its {count} levels end at {count - 1}"
+            )
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
         """The level of each code, times its scale."""
         return self._look_up(packet, 1.0)
 
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
+    def accumulate(
+        self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
+    ) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
         self._look_up(packet, weight, out)
 
@@ -146,9 +161,13 @@ class Grid(Alone):
 
     def _round(self, values: Floats, groups: Groups, scales: Floats, bits: int, seed: int) -> bytes:
         """The packed codes of each x / scale, by chance or by arithmetic."""
-        draws = uniform_draws(len(values), seed) if self.rounding == "stochastic" else kernels.NEAREST
+        draws = (
+            uniform_draws(len(values), seed) if self.rounding == "stochastic" else kernels.NEAREST
+        )
         if not kernels.usable(len(values), bits):
-            return pack_ratios(values, groups, scales, bits, lambda ratios: self._codes(ratios, bits, draws))
+            return pack_ratios(
+                values, groups, scales, bits, lambda ratios: self._codes(ratios, bits, draws)
+            )
         q = tables(self.levels(bits))[0] if self.form == kernels.BETWEEN else kernels.NOTHING
         return kernels.quantize(values, scales, groups.size, q[1:-1], bits, self.form, draws, q)
 
@@ -170,7 +189,15 @@ class Grid(Alone):
 
     def _look_up(self, packet: Packet, weight: float, out: Tensor | None = None) -> Tensor:
         bits = self._bits(packet.rate)
-        return look_up(packet, bits, tables(self.levels(bits))[0], packet.side, self._groups(packet), weight, out)
+        return look_up(
+            packet,
+            bits,
+            tables(self.levels(bits))[0],
+            packet.side,
+            self._groups(packet),
+            weight,
+            out,
+        )
 
 
 # From here on: a tensor goes to `reference`, an array to `kernels` or, where those are not worth loading, to numpy.
@@ -184,7 +211,9 @@ def survey(values: Values, groups: Groups) -> Survey:
 def measure(values: Values, groups: Groups, statistic: str, factor: float = 1.0) -> Floats:
     """The scale of every group: the statistic of that name, times `factor`."""
     if isinstance(values, Tensor):
-        return groups.measure(values, lambda rows: factor * reference.STATISTICS[statistic](rows).cpu().numpy())
+        return groups.measure(
+            values, lambda rows: factor * reference.STATISTICS[statistic](rows).cpu().numpy()
+        )
     return groups.measure(values, lambda rows: factor * STATISTICS[statistic](rows))
 
 
@@ -219,7 +248,9 @@ def look_up(
         return out.add_(reference.expand(packed, bits, q, s, groups, packet.numel, weight))
     if kernels.usable(packet.numel, bits) and (out is None or out.device.type == "cpu"):
         into = torch.empty(packet.numel) if out is None else out
-        kernels.expand(packet.code, bits, levels, each, groups.size, weight, into.numpy(), add=out is not None)
+        kernels.expand(
+            packet.code, bits, levels, each, groups.size, weight, into.numpy(), add=out is not None
+        )
         return into
     codes = unpack(packet.code, bits, packet.numel).numpy()
     if groups.count == 1:  # scale and weight go into the table
@@ -232,7 +263,9 @@ def look_up(
     return decoded if out is None else out.add_(decoded.to(out.device))
 
 
-def pack_ratios(values: Floats, groups: Groups, scales: Floats, bits: int, choose: Callable[[Floats], Codes]) -> bytes:
+def pack_ratios(
+    values: Floats, groups: Groups, scales: Floats, bits: int, choose: Callable[[Floats], Codes]
+) -> bytes:
     """The packed codes that `choose` finds for each x / scale."""
     spread = groups.spread(scales, len(values))
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):

@@ -78,21 +78,29 @@ def make_groups(numel: int, rows: int, scales: Scales, block: int) -> Groups:
 def check_scales(codec: str, scales: str, block: int) -> None:
     """Refuse settings that name no groups."""
     if scales not in ("tensor", "channel", "block"):
-        raise ConfigError(f'{codec} scales = "{scales}" is unknown; it is "tensor", "channel" or "block"')
+        raise ConfigError(
+            f'{codec} scales = "{scales}" is unknown; it is "tensor", "channel" or "block"'
+        )
     if not 2 <= block <= 2**20:
-        raise ConfigError(f"{codec} block = {block} is out of range; a block has 2 to {2**20} elements")
+        raise ConfigError(
+            f"{codec} block = {block} is out of range; a block has 2 to {2**20} elements"
+        )
 
 
 def check_sides(codec: str, side: tuple[float, ...], groups: Groups) -> None:
     """Refuse a packet that has not one scale for each group."""
     if len(side) != groups.count:
-        raise MessageError(f"a {codec} packet has {groups.count} side value(s), its scales, not {len(side)}")
+        raise MessageError(
+            f"a {codec} packet has {groups.count} side value(s), its scales, not {len(side)}"
+        )
 
 
 def largest(rows: Floats) -> Measured:
     """max|x| of each row."""
     # Two passes over the rows but no copy of them.
-    found: Measured = np.abs(np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0))).astype(np.float64)
+    found: Measured = np.abs(
+        np.maximum(rows.max(1, initial=0.0), -rows.min(1, initial=0.0))
+    ).astype(np.float64)
     return found
 
 
@@ -129,8 +137,13 @@ def moments(rows: Floats) -> Measured:
             squares = np.concatenate([squares[:, None], d * d], axis=1).sum(1)
         while lanes > 1:
             lanes //= 2
-            sums, squares = sums[:, :lanes] + sums[:, lanes:], squares[:, :lanes] + squares[:, lanes:]
-    return np.stack([np.abs(np.maximum(rows.max(1), -rows.min(1))), sums[:, 0], squares[:, 0]], axis=1)
+            sums, squares = (
+                sums[:, :lanes] + sums[:, lanes:],
+                squares[:, :lanes] + squares[:, lanes:],
+            )
+    return np.stack(
+        [np.abs(np.maximum(rows.max(1), -rows.min(1))), sums[:, 0], squares[:, 0]], axis=1
+    )
 
 
 def self_scale(rows: Floats) -> Measured:

@@ -18,7 +18,9 @@ LARGEST_SLICE = 4096
 SMALLEST_SLICE = 64
 SLICES_AT_ONCE = 32  # 16 kB each, and as much again to work in: what a core's own cache holds
 # The eight signs that a byte of random bits stands for, its lowest bit first.
-SIGNS = 1 - 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little").astype(np.float32)
+SIGNS = 1 - 2 * np.unpackbits(
+    np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little"
+).astype(np.float32)
 
 
 @dataclass(frozen=True)

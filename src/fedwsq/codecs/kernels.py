@@ -55,7 +55,9 @@ def quantize(values: Floats, scales: Floats, size: int, edges: Floats, bits: int
     """
     _require_scales(len(values), scales, size)
     if len(draws) not in (1, len(values)) or (form == BETWEEN and len(levels) != len(edges) + 2):
-        raise ValueError(f"{len(draws)} draws and {len(levels)} levels do not fit {len(values)} elements")
+        raise ValueError(
+            f"{len(draws)} draws and {len(levels)} levels do not fit {len(values)} elements"
+        )
     if len(edges) >= 2**bits:
         raise ValueError(f"{len(edges)} edges do not fit in {bits} bits")
     if len(edges) >= MANY_EDGES:
@@ -69,12 +71,21 @@ def quantize(values: Floats, scales: Floats, size: int, edges: Floats, bits: int
     file.write(b"\0")
     with file.getbuffer() as view:
         packed = np.frombuffer(view, np.uint8)
-        _kernel("quantize")(values, scales, size, edges, bits, form, draws, int(len(draws) > 1), levels, packed)
+        _kernel("quantize")(
+            values, scales, size, edges, bits, form, draws, int(len(draws) > 1), levels, packed
+        )
     return file.getvalue()
 
 
 def expand(
-    code: bytes, bits: int, levels: Floats, scales: Floats, size: int, weight: float, out: Floats, add: bool
+    code: bytes,
+    bits: int,
+    levels: Floats,
+    scales: Floats,
+    size: int,
+    weight: float,
+    out: Floats,
+    add: bool,
 ) -> None:
     """Write the level of each code, times its scale, times `weight`, into `out`, or add it."""
     _require_scales(len(out), scales, size)
@@ -83,7 +94,9 @@ def expand(
     # What each byte stands for; codes without a level have the last one's.
     table = levels.take(_codes_of_bytes(bits), mode="clip")
     pairs = table.reshape(-1).view(np.uint64)
-    _kernel("expand")(np.frombuffer(code, np.uint8), bits, pairs, scales, size, np.float32(weight), out, add)
+    _kernel("expand")(
+        np.frombuffer(code, np.uint8), bits, pairs, scales, size, np.float32(weight), out, add
+    )
 
 
 def survey(values: Floats, size: int) -> Measured:
@@ -128,7 +141,11 @@ def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, form: 
             for j in range(PIECE):  # the other fifteen between two of those, by halving
                 found = np.uint64(codes[j]) * np.uint64(16)
                 for step in (8, 4, 2, 1):
-                    found += np.uint64(step) if ratios[j] > edges[found + np.uint64(step - 1)] else np.uint64(0)
+                    found += (
+                        np.uint64(step)
+                        if ratios[j] > edges[found + np.uint64(step - 1)]
+                        else np.uint64(0)
+                    )
                 codes[j] = found
         if form == UNIFORM:
             top = np.float32(2**bits - 1)
@@ -161,15 +178,32 @@ def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, form: 
                 packed[j] = codes[2 * j] | codes[2 * j + 1] << 4
         elif bits == 2:
             for j in range(len(packed)):
-                packed[j] = codes[4 * j] | codes[4 * j + 1] << 2 | codes[4 * j + 2] << 4 | codes[4 * j + 3] << 6
+                packed[j] = (
+                    codes[4 * j]
+                    | codes[4 * j + 1] << 2
+                    | codes[4 * j + 2] << 4
+                    | codes[4 * j + 3] << 6
+                )
         else:
             for j in range(len(packed)):
-                low = codes[8 * j] | codes[8 * j + 1] << 1 | codes[8 * j + 2] << 2 | codes[8 * j + 3] << 3
-                high = codes[8 * j + 4] | codes[8 * j + 5] << 1 | codes[8 * j + 6] << 2 | codes[8 * j + 7] << 3
+                low = (
+                    codes[8 * j]
+                    | codes[8 * j + 1] << 1
+                    | codes[8 * j + 2] << 2
+                    | codes[8 * j + 3] << 3
+                )
+                high = (
+                    codes[8 * j + 4]
+                    | codes[8 * j + 5] << 1
+                    | codes[8 * j + 6] << 2
+                    | codes[8 * j + 7] << 3
+                )
                 packed[j] = low | high << 4
 
 
-def _expand(code: Any, bits: Any, pairs: Any, scales: Any, size: Any, weight: Any, out: Any, add: Any) -> None:
+def _expand(
+    code: Any, bits: Any, pairs: Any, scales: Any, size: Any, weight: Any, out: Any, add: Any
+) -> None:
     # Two float32 at a time, moved as one integer: the compiler joins no neighbouring scalars by itself.
     found = np.empty(PIECE // 2, np.uint64)
     chosen, single = found.view(np.float32), pairs.view(np.float32)
@@ -190,7 +224,12 @@ def _expand(code: Any, bits: Any, pairs: Any, scales: Any, size: Any, weight: An
         else:
             for j in range(len(piece)):
                 k = np.uint64(piece[j]) * np.uint64(4)
-                a, b, c, d = pairs[k], pairs[k + np.uint64(1)], pairs[k + np.uint64(2)], pairs[k + np.uint64(3)]
+                a, b, c, d = (
+                    pairs[k],
+                    pairs[k + np.uint64(1)],
+                    pairs[k + np.uint64(2)],
+                    pairs[k + np.uint64(3)],
+                )
                 found[4 * j], found[4 * j + 1], found[4 * j + 2], found[4 * j + 3] = a, b, c, d
         at = start
         while at < stop:

@@ -26,7 +26,9 @@ def widths(kind: str) -> frozenset[int]:
     """The bit widths that have levels of this kind."""
     if kind not in LEVEL_KINDS:
         offer = ", ".join(LEVEL_KINDS)
-        raise ConfigError(f'danuq has no level kind "{kind}"; it offers {offer}{did_you_mean(kind, LEVEL_KINDS)}')
+        raise ConfigError(
+            f'danuq has no level kind "{kind}"; it offers {offer}{did_you_mean(kind, LEVEL_KINDS)}'
+        )
     return frozenset(PAPER if kind == "paper" else SOLVED_WIDTHS)
 
 
@@ -38,7 +40,11 @@ def levels(bits: int, kind: str = "paper") -> tuple[float, ...]:
     above; one bit has no zero. `lloyd-max` pins nothing and is symmetric (Max, 1960).
     """
     if bits not in widths(kind):
-        offer = '1, 2, 4 (kinds "optimal" and "lloyd-max" offer 1 to 8)' if kind == "paper" else "1 to 8"
+        offer = (
+            '1, 2, 4 (kinds "optimal" and "lloyd-max" offer 1 to 8)'
+            if kind == "paper"
+            else "1 to 8"
+        )
         raise ConfigError(f'danuq has no {bits}-bit "{kind}" levels; it offers {offer}')
     if kind == "paper":
         return PAPER[bits]
@@ -46,7 +52,11 @@ def levels(bits: int, kind: str = "paper") -> tuple[float, ...]:
     if kind == "lloyd-max" or bits == 1:
         side = one_side(half, pinned=False)
         return (*(-q for q in reversed(side)), *side)
-    return (*(-q for q in reversed(one_side(half - 1, pinned=True))), 0.0, *one_side(half, pinned=True))
+    return (
+        *(-q for q in reversed(one_side(half - 1, pinned=True))),
+        0.0,
+        *one_side(half, pinned=True),
+    )
 
 
 def edges(levels: Sequence[float]) -> tuple[float, ...]:
@@ -58,7 +68,9 @@ def normal_error(levels: Sequence[float], scale_ratio: float = 1.0) -> float:
     """Expected squared error in units of the variance, when the true std is `scale_ratio` times the scale in use."""
     # Dividing x and the levels by the ratio leaves x ~ N(0, 1); E(x - Q)^2 = 1 - 2 E[x Q] + E[Q^2].
     scaled = [level / scale_ratio for level in levels]
-    return 1 + math.fsum(q * (q * cell.mass - 2 * cell.moment) for q, cell in zip(scaled, cells(scaled), strict=True))
+    return 1 + math.fsum(
+        q * (q * cell.mass - 2 * cell.moment) for q, cell in zip(scaled, cells(scaled), strict=True)
+    )
 
 
 @functools.cache
@@ -68,7 +80,9 @@ def best_scale(levels: tuple[float, ...]) -> float:
     while high - low > 1e-10:
         a, b = high - ratio * (high - low), low + ratio * (high - low)
         # True std 1 and scale s is the same as true std 1 / s and scale 1.
-        low, high = (low, b) if normal_error(levels, 1 / a) < normal_error(levels, 1 / b) else (a, high)
+        low, high = (
+            (low, b) if normal_error(levels, 1 / a) < normal_error(levels, 1 / b) else (a, high)
+        )
     return (low + high) / 2
 
 
@@ -119,7 +133,9 @@ def one_side(count: int, *, pinned: bool) -> list[float]:
     # The best density of levels is the cube root of the data's (Panter and Dite, 1951): that of N(0, 3).
     start = NormalDist(0, math.sqrt(3))
     shift = 0.0 if pinned else -0.5
-    q = [start.inv_cdf(0.5 + 0.5 * (r + shift) / (count + 0.5 + shift)) for r in range(1, count + 1)]
+    q = [
+        start.inv_cdf(0.5 + 0.5 * (r + shift) / (count + 0.5 + shift)) for r in range(1, count + 1)
+    ]
     for _ in range(20):
         q = [c.value for c in centroids(q, pinned)]
     for _ in range(20):
@@ -157,7 +173,10 @@ def newton_step(q: Sequence[float], targets: Sequence[Centroid]) -> list[float]:
 
     Centroid r follows level r at `by_lower + by_upper`. Plain floats, so that the levels never depend on a BLAS.
     """
-    ratio, known = [0.0], [0.0]  # change[r] = known + ratio * change[r + 1]; before the first level nothing moves.
+    ratio, known = (
+        [0.0],
+        [0.0],
+    )  # change[r] = known + ratio * change[r + 1]; before the first level nothing moves.
     for level, (value, by_lower, by_upper) in zip(q, targets, strict=True):
         pivot = 1 - by_lower - by_upper - by_lower * ratio[-1]
         known.append((value - level + by_lower * known[-1]) / pivot)

@@ -35,14 +35,21 @@ class Measured(NamedTuple):
 
 def samples(numel: int = SAMPLE) -> dict[str, Tensor]:
     """The same vector of each distribution every time, scaled to a mean square of 1."""
-    drawn = {name: draw(numpy_rng(0, "measure", name), numel) for name, draw in DISTRIBUTIONS.items()}
-    return {name: torch.from_numpy((x / np.sqrt(np.mean(x * x))).astype(np.float32)) for name, x in drawn.items()}
+    drawn = {
+        name: draw(numpy_rng(0, "measure", name), numel) for name, draw in DISTRIBUTIONS.items()
+    }
+    return {
+        name: torch.from_numpy((x / np.sqrt(np.mean(x * x))).astype(np.float32))
+        for name, x in drawn.items()
+    }
 
 
 def measure(codec: Codec, rate: Rate, x: Tensor, repeats: int = 3) -> Measured:
     """Encode and decode `x`, flat and of unit variance, against shared scales of 1; times are medians, NaN of none."""
     shared = torch.ones_like(codec.init(x.numel()))
-    packet = codec.encode(x, shared, rate, seed=0)  # also fills the codec's tables, which are not part of the time
+    packet = codec.encode(
+        x, shared, rate, seed=0
+    )  # also fills the codec's tables, which are not part of the time
     decoded = codec.decode(packet, shared, seed=0)
     # numpy: the last bits of a torch sum depend on the number of threads
     lost, energy = (float(np.square(y.numpy(), dtype=np.float64).sum()) for y in (decoded - x, x))

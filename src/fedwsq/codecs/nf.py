@@ -37,6 +37,8 @@ def normal_float(bits: int) -> tuple[float, ...]:
     largest = NormalDist().inv_cdf(1 - delta)
 
     def side(count: int) -> list[float]:
-        return [NormalDist().inv_cdf(0.5 + (0.5 - delta) * k / count) / largest for k in range(1, count)] + [1.0]
+        return [
+            NormalDist().inv_cdf(0.5 + (0.5 - delta) * k / count) / largest for k in range(1, count)
+        ] + [1.0]
 
     return (*(-q for q in reversed(side(half - 1))), 0.0, *side(half))

@@ -55,4 +55,6 @@ def check_packed(data: bytes, bits: int, count: int) -> None:
         raise MessageError(f"{count} codes of {bits} bits take {size} bytes, not {len(data)}")
     spare = 8 * size - count * bits
     if spare and data[-1] >> (8 - spare):
-        raise MessageError(f"the {spare} bits after {count} codes of {bits} bits must be zero; the code is damaged")
+        raise MessageError(
+            f"the {spare} bits after {count} codes of {bits} bits must be zero; the code is damaged"
+        )

@@ -20,14 +20,24 @@ def quantize(x: Tensor, groups: Groups, scales: Tensor, edges: Tensor, bits: int
     # A tensor of scales even where one would do: CUDA multiplies by the reciprocal of a number, which rounds twice.
     scale = spread(scales, groups, len(x))
     ratios = torch.where(scale > 0, x / scale, -math.inf)
-    return pack(torch.bucketize(ratios, edges, out_int32=True).to(torch.uint8), bits)  # on an edge: the cell below
+    return pack(
+        torch.bucketize(ratios, edges, out_int32=True).to(torch.uint8), bits
+    )  # on an edge: the cell below
 
 
 def expand(
-    packed: Tensor, bits: int, levels: Tensor, scales: Tensor, groups: Groups, numel: int, weight: float
+    packed: Tensor,
+    bits: int,
+    levels: Tensor,
+    scales: Tensor,
+    groups: Groups,
+    numel: int,
+    weight: float,
 ) -> Tensor:
     """The level of each code times its scale, then times `weight`: two roundings."""
-    codes = unpack(packed, bits, numel).clamp(max=len(levels) - 1)  # a code without a level has the last one's
+    codes = unpack(packed, bits, numel).clamp(
+        max=len(levels) - 1
+    )  # a code without a level has the last one's
     return levels[codes.int()] * spread(scales, groups, numel) * weight
 
 
@@ -90,4 +100,9 @@ def norm(rows: Tensor) -> Tensor:
 
 
 Statistic = Callable[[Tensor], Tensor]  # of each row, in float64
-STATISTICS: dict[str, Statistic] = {"absmax": largest, "mean": mean_magnitude, "norm": norm, "std": self_scale}
+STATISTICS: dict[str, Statistic] = {
+    "absmax": largest,
+    "mean": mean_magnitude,
+    "norm": norm,
+    "std": self_scale,
+}

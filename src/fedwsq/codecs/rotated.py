@@ -30,7 +30,9 @@ class Rotated:
     def __post_init__(self) -> None:
         name = type(self.inner).__name__.lower()
         if isinstance(self.inner, Rotated | Eden):
-            raise ConfigError(f"rotated cannot hold {name}, which rotates already; use {name} as it is")
+            raise ConfigError(
+                f"rotated cannot hold {name}, which rotates already; use {name} as it is"
+            )
         if getattr(self.inner, "scales", None) == "channel":
             raise ConfigError(
                 f'rotated mixes the channels, so {name} cannot scale each; use scales = "tensor" or "block"'
@@ -69,7 +71,9 @@ class Rotated:
         rotated = self.inner.decode(_inside(packet), shared, derive(seed, "inner"))
         return torch.from_numpy(unrotate(rotated.numpy(), packet.numel, seed))
 
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
+    def accumulate(
+        self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
+    ) -> None:
         """`out += weight * decode(packet)`, bit for bit."""
         add_weighted(out, self.decode(packet, shared, seed), weight)
 

@@ -28,7 +28,9 @@ class Topk(Alone):
 
     def __post_init__(self) -> None:
         if self.values not in ("float16", "float32"):
-            raise ConfigError(f'topk values = "{self.values}" is unknown; it is "float16" or "float32"')
+            raise ConfigError(
+                f'topk values = "{self.values}" is unknown; it is "float16" or "float32"'
+            )
 
     @property
     def rates(self) -> tuple[float, float]:
@@ -43,7 +45,9 @@ class Topk(Alone):
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         """Indices and values of the largest entries; of equal ones, the first."""
         if not self.rates[0] <= rate <= self.rates[1]:
-            raise ConfigError(f"topk has no {rate:g}-bit rate; it offers {self.rates[0]:g} to {self.rates[1]:g}")
+            raise ConfigError(
+                f"topk has no {rate:g}-bit rate; it offers {self.rates[0]:g} to {self.rates[1]:g}"
+            )
         values = finite_values(x, "topk")
         indices = largest_entries(values, self.count(len(values), rate))
         side = (float(largest(values[None])[0]),) if self.values == "float16" else ()
@@ -55,7 +59,9 @@ class Topk(Alone):
         """Raise `MessageError` unless the code is what `encode` makes of some update at this rate."""
         sides = self.side_values(packet.numel)
         if len(packet.side) != sides or packet.own_scale != bool(sides):
-            raise MessageError(f"a topk packet of {self.values} values has {sides} side value(s), flagged so")
+            raise MessageError(
+                f"a topk packet of {self.values} values has {sides} side value(s), flagged so"
+            )
         if len(packet.code) != (size := self.max_bytes(packet.numel, packet.rate)):
             raise MessageError(
                 f"{packet.numel} elements at {packet.rate:g} bits take {size} bytes by topk, not {len(packet.code)}"
@@ -63,7 +69,9 @@ class Topk(Alone):
         top = float(np.abs(self._read(packet)[0]).max(initial=0.0))
         limit = packet.side[0] if sides else MAX_MAGNITUDE
         if not top <= limit:  # NaN fails too
-            raise MessageError(f"a topk packet carries {top:g}; values must be finite and at most {limit:g} in size")
+            raise MessageError(
+                f"a topk packet carries {top:g}; values must be finite and at most {limit:g} in size"
+            )
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
         """The entries in their places, zeros elsewhere."""
@@ -72,7 +80,9 @@ class Topk(Alone):
         found[indices] = values
         return torch.from_numpy(found)
 
-    def accumulate(self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float) -> None:
+    def accumulate(
+        self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
+    ) -> None:
         """`out += weight * decode(packet)`, at the entries alone."""
         values, indices = self._read(packet)
         added = torch.from_numpy(values * np.float32(weight)).to(out.device)
@@ -91,7 +101,8 @@ class Topk(Alone):
         # In float32, as the rate travels.
         budget = float(np.float32(rate)) * numel / 8
         return max(
-            bisect.bisect_right(range(numel + 1), budget, key=lambda k: self._bytes(k, numel)) - 1, min(numel, 1)
+            bisect.bisect_right(range(numel + 1), budget, key=lambda k: self._bytes(k, numel)) - 1,
+            min(numel, 1),
         )
 
     @property

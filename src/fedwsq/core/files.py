@@ -46,7 +46,10 @@ def file_digest(path: Path) -> str:
 def save_tensors(path: Path, tensors: Params, metadata: dict[str, str]) -> None:
     """Write a safetensors file atomically."""
     # Clones: safetensors refuses tensors that share memory, as tied weights do.
-    plain = {name: x.detach().cpu().clone(memory_format=torch.contiguous_format) for name, x in tensors.items()}
+    plain = {
+        name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
+        for name, x in tensors.items()
+    }
     write_atomically(path, _ordered(safetensors.torch.save(plain, metadata)))
 
 

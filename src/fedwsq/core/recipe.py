@@ -12,15 +12,21 @@ from fedwsq.core.errors import ConfigError
 class Recipe:
     """`Recipe("dirichlet", dirichlet, {"alpha": 0.3})(labels=..., clients=..., seed=...)`."""
 
-    context: ClassVar[tuple[str, ...]] = ()  # the arguments that the caller supplies, never a config
+    context: ClassVar[
+        tuple[str, ...]
+    ] = ()  # the arguments that the caller supplies, never a config
 
     name: str
     function: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        defaults = {name: p.default for name, p in self.settings.items() if p.default is not p.empty}
-        object.__setattr__(self, "options", {**defaults, **self.options})  # spelled out, so that equal means equal
+        defaults = {
+            name: p.default for name, p in self.settings.items() if p.default is not p.empty
+        }
+        object.__setattr__(
+            self, "options", {**defaults, **self.options}
+        )  # spelled out, so that equal means equal
 
     @property
     def settings(self) -> dict[str, inspect.Parameter]:
@@ -28,14 +34,20 @@ class Recipe:
         try:
             parameters = inspect.signature(self.function).parameters
         except (TypeError, ValueError):
-            raise ConfigError(f"{self.name} is not a function whose arguments can be read") from None
+            raise ConfigError(
+                f"{self.name} is not a function whose arguments can be read"
+            ) from None
         return {name: p for name, p in parameters.items() if name not in self.context}
 
     def __call__(self, **context: Any) -> Any:
         """Call the function with its options and as much of the context as it takes."""
         signature = inspect.signature(self.function)
         takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-        known = {name: value for name, value in context.items() if takes_all or name in signature.parameters}
+        known = {
+            name: value
+            for name, value in context.items()
+            if takes_all or name in signature.parameters
+        }
         try:
             signature.bind(**known, **self.options)
         except TypeError as error:

@@ -38,15 +38,21 @@ def warp(x: Tensor, angles: Tensor, offsets: Tensor, flips: Tensor) -> Tensor:
     Every output pixel is traced back: unflip, uncrop, unrotate about the centre, nearest pixel; zero if there is none.
     """
     (_, channels, height, width), device = x.shape, x.device
-    down = torch.arange(height, device=device) + (offsets[:, :1] - PADDING)  # [n, h] rows of the rotated image
+    down = torch.arange(height, device=device) + (
+        offsets[:, :1] - PADDING
+    )  # [n, h] rows of the rotated image
     right = torch.arange(width, device=device)
-    right = torch.where(flips[:, None], width - 1 - right, right) + (offsets[:, 1:] - PADDING)  # [n, w] columns
+    right = torch.where(flips[:, None], width - 1 - right, right) + (
+        offsets[:, 1:] - PADDING
+    )  # [n, w] columns
     turn = angles[:, None] * (math.pi / 180)
     cos, sin = turn.cos(), turn.sin()
     dy, dx = down - (height - 1) / 2, right - (width - 1) / 2
     # A rotation is a sum of a row term and a column term; outside the crop one of them is moved out of the image.
     outside = -4.0 * (height + width)
-    row = (cos * dy + height / 2).masked_fill_((down < 0) | (down >= height), outside)  # (h - 1) / 2, and 1/2 to round
+    row = (cos * dy + height / 2).masked_fill_(
+        (down < 0) | (down >= height), outside
+    )  # (h - 1) / 2, and 1/2 to round
     column = (cos * dx + width / 2).masked_fill_((right < 0) | (right >= width), outside)
     row = (row[:, :, None] + (sin * dx)[:, None, :]).floor_()  # [n, h, w]
     column = (column[:, None, :] - (sin * dy)[:, :, None]).floor_()
@@ -67,5 +73,7 @@ def normalize(x: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     if not mean:
         return out
     per_channel = (-1, *[1] * (x.dim() - 2))  # [c, 1, 1] for images, [c] for the columns of a table
-    shift, scale = (torch.tensor(values, device=x.device).view(per_channel) for values in (mean, std))
+    shift, scale = (
+        torch.tensor(values, device=x.device).view(per_channel) for values in (mean, std)
+    )
     return out.sub(shift).div_(scale)

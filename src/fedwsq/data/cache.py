@@ -26,14 +26,19 @@ Bytes = npt.NDArray[np.uint8]
 DIGEST = "sha256"
 
 
-def cached(title: str, source: Path, fingerprint: str, shape: tuple[int, ...], chunks: Iterable[Bytes]) -> Tensor:
+def cached(
+    title: str, source: Path, fingerprint: str, shape: tuple[int, ...], chunks: Iterable[Bytes]
+) -> Tensor:
     """A mapped uint8 tensor [n, c, h, w], filled with `chunks` of it in order; they are asked for only where needed.
 
     The file lies beside `source`, or in the user's cache folder where nothing can be written there.
     """
     kind = "decoded-{3}x{2}.safetensors".format(*shape)
     user = Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "fedwsq"
-    places = [source.with_name(f"{source.name}.{kind}"), user / f"{digest(str(source))[:16]}.{kind}"]
+    places = [
+        source.with_name(f"{source.name}.{kind}"),
+        user / f"{digest(str(source))[:16]}.{kind}",
+    ]
     for place in places:
         images = _read(place, fingerprint, shape)
         if images is not None:
@@ -58,10 +63,20 @@ def _read(path: Path, fingerprint: str, shape: tuple[int, ...]) -> Tensor | None
         return None
     if (str(images.dtype), tuple(images.shape)) != ("torch.uint8", shape):
         return None
-    return images if hashlib.new(DIGEST, images.numpy().data).hexdigest() == stated.get(DIGEST) else None
+    return (
+        images
+        if hashlib.new(DIGEST, images.numpy().data).hexdigest() == stated.get(DIGEST)
+        else None
+    )
 
 
-def _write(title: str, places: list[Path], fingerprint: str, shape: tuple[int, ...], chunks: Iterable[Bytes]) -> Tensor:
+def _write(
+    title: str,
+    places: list[Path],
+    fingerprint: str,
+    shape: tuple[int, ...],
+    chunks: Iterable[Bytes],
+) -> Tensor:
     """Make the cache file in the first place that takes it."""
     path, temporary = _open(title, places)
     try:
@@ -77,7 +92,9 @@ def _write(title: str, places: list[Path], fingerprint: str, shape: tuple[int, .
             file.write(_header(shape, fingerprint, seen.hexdigest()))
             file.flush()
             os.fsync(file.fileno())
-        images = _read(Path(temporary.name), fingerprint, shape)  # before others can replace it; the mapping stays
+        images = _read(
+            Path(temporary.name), fingerprint, shape
+        )  # before others can replace it; the mapping stays
         if images is None:
             raise DataError(
                 f"the decoded {title} cannot be read back from {path.parent}; check the disk, and try again"
@@ -86,7 +103,9 @@ def _write(title: str, places: list[Path], fingerprint: str, shape: tuple[int, .
         os.replace(temporary.name, path)
         return images
     except OSError as error:
-        raise DataError(f"cannot write the decoded {title} to {path}: {error.strerror or error}") from error
+        raise DataError(
+            f"cannot write the decoded {title} to {path}: {error.strerror or error}"
+        ) from error
     finally:
         Path(temporary.name).unlink(missing_ok=True)
 
@@ -96,7 +115,9 @@ def _open(title: str, places: list[Path]) -> tuple[Path, "tempfile._TemporaryFil
     for path in places:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            return path, tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{path.name}.", delete=False)
+            return path, tempfile.NamedTemporaryFile(
+                dir=path.parent, prefix=f"{path.name}.", delete=False
+            )
         except OSError as error:
             last = error
     tried = " nor ".join(str(path.parent) for path in places)
@@ -108,8 +129,14 @@ def _open(title: str, places: list[Path]) -> tuple[Path, "tempfile._TemporaryFil
 
 def _header(shape: tuple[int, ...], fingerprint: str, pixels: str) -> bytes:
     """What precedes the pixels in a safetensors file of one tensor; as long for any digest."""
-    tensor = {"dtype": "U8", "shape": shape, "data_offsets": [0, int(np.prod(shape, dtype=np.int64))]}
-    text = json.dumps({"__metadata__": {"fingerprint": fingerprint, DIGEST: pixels}, "images": tensor}).encode()
+    tensor = {
+        "dtype": "U8",
+        "shape": shape,
+        "data_offsets": [0, int(np.prod(shape, dtype=np.int64))],
+    }
+    text = json.dumps(
+        {"__metadata__": {"fingerprint": fingerprint, DIGEST: pixels}, "images": tensor}
+    ).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(8, "little") + text
 

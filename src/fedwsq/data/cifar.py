@@ -63,7 +63,9 @@ def _find(kind: Cifar, root: Path) -> tuple[Path, str]:
         for folder in (root / name, root):
             if any((folder / (stem + suffix)).is_file() for stem in (*kind.train, *kind.test)):
                 return folder, suffix
-    state = "holds neither of the folders" if root.is_dir() else "is no folder; it should hold one of"
+    state = (
+        "holds neither of the folders" if root.is_dir() else "is no folder; it should hold one of"
+    )
     raise DataError(f"no {kind.title}: {root} {state} {', '.join(kind.layouts)}; {kind.help}")
 
 
@@ -80,9 +82,13 @@ def _read(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     if not path.is_file():
         raise DataError(f"{kind.title} is incomplete: {path} is missing; {kind.help}")
     try:
-        images, labels = _read_binary(kind, path) if path.suffix == ".bin" else _read_python(kind, path)
+        images, labels = (
+            _read_binary(kind, path) if path.suffix == ".bin" else _read_python(kind, path)
+        )
     except OSError as error:
-        raise DataError(f"cannot read {path}: {error.strerror or error}; check the file and its permissions") from error
+        raise DataError(
+            f"cannot read {path}: {error.strerror or error}; check the file and its permissions"
+        ) from error
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < kind.classes:
         bad = next(label for label in labels.tolist() if not 0 <= label < kind.classes)
         raise DataError(
@@ -116,7 +122,9 @@ def _read_python(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     found = batch if isinstance(batch, dict) else {}
     data, labels = found.get(b"data"), found.get(kind.label_key.encode())
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (PIXELS,):
-        raise DataError(f"{path} must hold a dict with 'data', a uint8 array [n, {PIXELS}]; unpack it again")
+        raise DataError(
+            f"{path} must hold a dict with 'data', a uint8 array [n, {PIXELS}]; unpack it again"
+        )
     if (
         not isinstance(labels, list)
         or len(labels) != len(data)
@@ -133,7 +141,9 @@ def _read_python(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
 def _encode(text: str, encoding: str) -> bytes:
     """How protocol 2 spells bytes: `_codecs.encode(text, "latin1")`; no other codec is reachable."""
     if encoding != "latin1":
-        raise DataError(f"the pickle asks for the codec {encoding!r}; only latin1 is allowed: do not trust this file")
+        raise DataError(
+            f"the pickle asks for the codec {encoding!r}; only latin1 is allowed: do not trust this file"
+        )
     return text.encode("latin1")
 
 
@@ -153,5 +163,7 @@ class _ArraysOnly(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         """Our object for an allowed name."""
         if (module, name) not in _ALLOWED:
-            raise DataError(f"the pickle asks for {module}.{name}; only arrays are allowed: do not trust this file")
+            raise DataError(
+                f"the pickle asks for {module}.{name}; only arrays are allowed: do not trust this file"
+            )
         return _ALLOWED[module, name]

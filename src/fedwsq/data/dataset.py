@@ -27,7 +27,9 @@ class Examples:
             )
         self._ends = list(accumulate(len(part) for part in parts))
         if self._ends[-1] != len(labels):
-            raise DataError(f"{self._ends[-1]} examples but {len(labels)} labels; each example needs one label")
+            raise DataError(
+                f"{self._ends[-1]} examples but {len(labels)} labels; each example needs one label"
+            )
         self._parts = tuple(parts)
         self.labels = labels
         self.shape = tuple(parts[0].shape[1:])
@@ -37,7 +39,9 @@ class Examples:
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """The examples at `indices`, in that order, as stored, and their labels."""
-        y = self.labels.index_select(0, indices)  # also refuses an index out of range, before x is gathered
+        y = self.labels.index_select(
+            0, indices
+        )  # also refuses an index out of range, before x is gathered
         if len(self._parts) == 1:
             return self._parts[0].index_select(0, indices), y
         x = self._parts[0].new_empty((len(indices), *self.shape))
@@ -55,14 +59,20 @@ class Dataset:
     train: Examples
     test: Examples
     classes: int
-    mean: tuple[float, ...] = ()  # per channel (or column), of pixels in [0, 1]; empty: neither shifted nor scaled
+    mean: tuple[
+        float, ...
+    ] = ()  # per channel (or column), of pixels in [0, 1]; empty: neither shifted nor scaled
     std: tuple[float, ...] = ()
     augment: bool = False  # whether the published augmentation suits this data
-    groups: Tensor | None = None  # int64 [training examples]: whose each one is, numbered from 0; None: nobody knows
+    groups: Tensor | None = (
+        None  # int64 [training examples]: whose each one is, numbered from 0; None: nobody knows
+    )
 
     def __post_init__(self) -> None:
         if self.groups is not None and len(self.groups) != len(self.train):
-            raise DataError(f"{len(self.groups)} groups but {len(self.train)} training examples; each needs one group")
+            raise DataError(
+                f"{len(self.groups)} groups but {len(self.train)} training examples; each needs one group"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -78,7 +88,9 @@ def data_root(root: str) -> Path:
 def warn_if_partial(title: str, count: int, published: int, where: str) -> None:
     """A part of a published set is good to train on, but nobody should take it for the whole."""
     if count < published:
-        warnings.warn(f"{title}: {count} records in {where}; the published set has {published}", stacklevel=2)
+        warnings.warn(
+            f"{title}: {count} records in {where}; the published set has {published}", stacklevel=2
+        )
 
 
 def check_share(share: float, count: int) -> None:
@@ -99,6 +111,8 @@ def pixel_stats(examples: Examples) -> tuple[tuple[float, ...], tuple[float, ...
         squares += x.square().sum(dim=(0, 2, 3))
     count = len(examples) * math.prod(examples.shape[1:])
     mean = [s / count for s in sums.tolist()]
-    variance = [(q * count - s * s) / count**2 for s, q in zip(sums.tolist(), squares.tolist(), strict=True)]
+    variance = [
+        (q * count - s * s) / count**2 for s, q in zip(sums.tolist(), squares.tolist(), strict=True)
+    ]
     # A constant channel says nothing whatever it is divided by.
     return tuple(m / 255 for m in mean), tuple(math.sqrt(v) / 255 or 1.0 for v in variance)

@@ -38,7 +38,9 @@ def _find(root: Path) -> Path:
     for name in FOLDERS:
         if any((root / name).glob("t*-idx[13]-ubyte*")):
             return root / name
-    raise DataError(f"no {TITLE}: no train-images-idx3-ubyte in {root} or its {' or '.join(FOLDERS[:2])}; {HELP}")
+    raise DataError(
+        f"no {TITLE}: no train-images-idx3-ubyte in {root} or its {' or '.join(FOLDERS[:2])}; {HELP}"
+    )
 
 
 def _load(folder: Path, stem: str, published: int) -> Examples:
@@ -78,9 +80,13 @@ def _read(path: Path, shape: tuple[int, ...], published: int) -> tuple[Tensor, P
             if found == packed:
                 body = np.frombuffer(bytearray(file.read(size + 1)), np.uint8)
             else:
-                body = np.memmap(found, np.uint8, mode="c")[header.size :]  # "c": torch wants writable memory
+                body = np.memmap(found, np.uint8, mode="c")[
+                    header.size :
+                ]  # "c": torch wants writable memory
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {found}: {error}; get it again") from error
     if len(body) != size:
-        raise DataError(f"{found} announces {count} records, but is shorter or longer than that; get it again")
+        raise DataError(
+            f"{found} announces {count} records, but is shorter or longer than that; get it again"
+        )
     return torch.from_numpy(body).view(count, *shape), found

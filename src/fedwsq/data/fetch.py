@@ -179,7 +179,9 @@ def _address(source: Source, file: File, url: str) -> str:
     """Where a file is, at its publisher or at the mirror `url`."""
     base = quote(url or source.url, safe=string.punctuation)
     if _scheme(base) not in ("http", "https"):
-        raise DataError(f"the address is {base!r}, must begin with http:// or https:// and name a host")
+        raise DataError(
+            f"the address is {base!r}, must begin with http:// or https:// and name a host"
+        )
     if base.endswith("/"):
         return base + file.name
     if len(source.files) > 1:
@@ -212,11 +214,15 @@ def _lock(path: Path) -> IO[str]:
             path.parent.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(open(path, "a"))
             if not try_lock(file):
-                raise DataError(f"{path.parent} is in use: the same data set is being fetched; wait for it")
+                raise DataError(
+                    f"{path.parent} is in use: the same data set is being fetched; wait for it"
+                )
             if path.stat().st_ino == os.fstat(file.fileno()).st_ino:
                 stack.pop_all()
                 return file
-    raise DataError(f"{path.parent} cannot be made or kept as a folder; move away what is in its place")
+    raise DataError(
+        f"{path.parent} cannot be made or kept as a folder; move away what is in its place"
+    )
 
 
 def _require_space(source: Source, work: Path) -> None:
@@ -259,7 +265,9 @@ def _download(file: File, url: str, part: Path, patience: Patience, watcher: Wat
             if wait is None:
                 how = f"goes on from byte {have:,}" if have else "starts over"
                 tries = len(patience.waits) + 1
-                raise DataError(f"{url}: {trouble}; given up after {tries} tries; the same command {how}") from None
+                raise DataError(
+                    f"{url}: {trouble}; given up after {tries} tries; the same command {how}"
+                ) from None
             watcher.note(f"{file.name}: {trouble}; trying again from byte {have:,} in {wait:g} s")
             time.sleep(wait)
 
@@ -274,17 +282,23 @@ def _receive(file: File, url: str, part: Path, timeout: float, watcher: Watcher)
     known = _kept_validator(part, url) if have else ""
     headers = ({"Range": f"bytes={have}-"} if have else {}) | ({"If-Range": known} if known else {})
     with _open(url, headers, timeout) as response:
-        if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and _announced(response, have) in (None, have):
+        if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and _announced(
+            response, have
+        ) in (None, have):
             return  # nothing is missing; the checksum decides
         if response.status != HTTPStatus.OK and not _continues(response, have, known):
             _discard(part)
             raise _Interrupted("the server has another file than before")
         if response.status == HTTPStatus.OK and have:
-            watcher.note(f"{file.name}: the server cannot go on, or has another file than before; starting over")
+            watcher.note(
+                f"{file.name}: the server cannot go on, or has another file than before; starting over"
+            )
             have = 0
         total = _announced(response, have)
         if total is not None and total > file.limit:
-            raise DataError(f"{url} has {total:,} bytes, but {file.name} is published with {file.bytes:,}; refused")
+            raise DataError(
+                f"{url} has {total:,} bytes, but {file.name} is published with {file.bytes:,}; refused"
+            )
         if not have:
             _discard(part)
         kept = {"url": url, "validator": _validator(response) or known}
@@ -293,18 +307,27 @@ def _receive(file: File, url: str, part: Path, timeout: float, watcher: Watcher)
 
 
 def _append(
-    response: http.client.HTTPResponse, file: File, part: Path, have: int, total: int | None, watcher: Watcher
+    response: http.client.HTTPResponse,
+    file: File,
+    part: Path,
+    have: int,
+    total: int | None,
+    watcher: Watcher,
 ) -> None:
     """Write what arrives behind the `have` bytes of the part, up to `total` or, if that is unknown, to the end."""
     with open(part, "ab") as out:
         while total is None or have < total:
-            chunk = _read(response, CHUNK_BYTES if total is None else min(CHUNK_BYTES, total - have))
+            chunk = _read(
+                response, CHUNK_BYTES if total is None else min(CHUNK_BYTES, total - have)
+            )
             if not chunk:
                 break
             have += len(chunk)
             if have > file.limit:
                 _discard(part)
-                raise DataError(f"more than the {file.bytes:,} bytes of {file.name} arrive; refused, and deleted")
+                raise DataError(
+                    f"more than the {file.bytes:,} bytes of {file.name} arrive; refused, and deleted"
+                )
             out.write(chunk)
             watcher.received(file, have)
     if have < (file.bytes if total is None else total):
@@ -317,7 +340,9 @@ def _open(url: str, headers: dict[str, str], timeout: float) -> http.client.HTTP
 
     first = url
     for _ in range(REDIRECTS + 1):
-        request = urllib.request.Request(url, headers={"User-Agent": f"fedwsq/{__version__}", **headers})
+        request = urllib.request.Request(
+            url, headers={"User-Agent": f"fedwsq/{__version__}", **headers}
+        )
         try:
             response: http.client.HTTPResponse = _opener().open(request, timeout=timeout)
         except (OSError, http.client.HTTPException) as error:
@@ -328,18 +353,24 @@ def _open(url: str, headers: dict[str, str], timeout: float) -> http.client.HTTP
         if response.status not in (301, 302, 303, 307, 308):
             raise _refusal(url, response.status)
         url = redirected(url, response.headers.get("Location", ""))
-    raise DataError(f"{first}: more than {REDIRECTS} redirects in a row; try another address with --url")
+    raise DataError(
+        f"{first}: more than {REDIRECTS} redirects in a row; try another address with --url"
+    )
 
 
 def redirected(url: str, location: str) -> str:
     """Where a redirect leads: http or https, and never from https to http."""
     try:
-        new = urldefrag(urljoin(url, quote(location, safe=string.punctuation, encoding="iso-8859-1")))[0]
+        new = urldefrag(
+            urljoin(url, quote(location, safe=string.punctuation, encoding="iso-8859-1"))
+        )[0]
     except ValueError:
         new = ""
     allowed = ("https",) if _scheme(url) == "https" else ("http", "https")
     if not location or _scheme(new) not in allowed:
-        raise DataError(f"{url} redirects to {location!r}, but from there only {' or '.join(allowed)} is followed")
+        raise DataError(
+            f"{url} redirects to {location!r}, but from there only {' or '.join(allowed)} is followed"
+        )
     return new
 
 
@@ -355,7 +386,11 @@ def _scheme(url: str) -> str:
 def _opener() -> urllib.request.OpenerDirector:
     """Speaks http and https, through the environment's proxy if it names one; hands every answer through as it is."""
     opener = urllib.request.OpenerDirector()
-    for handler in (urllib.request.ProxyHandler(), urllib.request.HTTPHandler(), urllib.request.HTTPSHandler()):
+    for handler in (
+        urllib.request.ProxyHandler(),
+        urllib.request.HTTPHandler(),
+        urllib.request.HTTPSHandler(),
+    ):
         opener.add_handler(handler)
     return opener
 
@@ -363,15 +398,23 @@ def _opener() -> urllib.request.OpenerDirector:
 def _trouble(url: str, error: Exception) -> Exception:
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, ssl.SSLCertVerificationError):
-        return DataError(f"{url}: its certificate is not valid here ({reason.verify_message}); check clock and network")
+        return DataError(
+            f"{url}: its certificate is not valid here ({reason.verify_message}); check clock and network"
+        )
     if isinstance(reason, http.client.InvalidURL):
         return DataError(f"{url!r} is no address that can be asked for a file")
-    return _Interrupted(ascii(str(reason))[1:-1] or type(reason).__name__)  # ascii: a server's words can hold anything
+    return _Interrupted(
+        ascii(str(reason))[1:-1] or type(reason).__name__
+    )  # ascii: a server's words can hold anything
 
 
 def _refusal(url: str, status: int) -> Exception:
     said = f"the server answers {status} ({http.client.responses.get(status, 'unknown')})"
-    return _Interrupted(said) if status in PASSING else DataError(f"{url}: {said}; try another address with --url")
+    return (
+        _Interrupted(said)
+        if status in PASSING
+        else DataError(f"{url}: {said}; try another address with --url")
+    )
 
 
 def _read(response: http.client.HTTPResponse, most: int) -> bytes:
@@ -448,7 +491,9 @@ def _install(source: Source, work: Path, target: Path, watcher: Watcher) -> None
             watcher.note(f"{file.name}: verified, unpacking")
             unpack(_part(work, file), aside, source.folder, source.unpacked_bytes)
         if not (aside / source.folder).is_dir():
-            raise DataError(f"{source.title} is not unpacked: there is no folder {source.folder} in what arrived")
+            raise DataError(
+                f"{source.title} is not unpacked: there is no folder {source.folder} in what arrived"
+            )
         os.sync()  # a power cut after the rename must not find empty files
         if os.path.lexists(target):  # a link is replaced, not what it points to
             target.rename(old)
@@ -493,7 +538,10 @@ def unpack(archive: Path, into: Path, top: str, limit: int) -> None:
 
 def _unpack_tar(path: Path, into: Path, top: str, limit: int) -> None:
     # The bound is on the stream: headers can be as long as they claim, too.
-    with gzip.open(path) as stream, tarfile.open(fileobj=_bounded(stream, limit), mode="r|") as archive:
+    with (
+        gzip.open(path) as stream,
+        tarfile.open(fileobj=_bounded(stream, limit), mode="r|") as archive,
+    ):
         for member in archive:
             place = into / _inside(member.name, top)
             content = archive.extractfile(member) if member.isreg() else None
@@ -506,7 +554,9 @@ def _unpack_tar(path: Path, into: Path, top: str, limit: int) -> None:
 def _unpack_zip(path: Path, into: Path, top: str, limit: int) -> None:
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
-        if sum(member.file_size for member in members) > limit:  # zipfile reads no more of a member than it declares
+        if (
+            sum(member.file_size for member in members) > limit
+        ):  # zipfile reads no more of a member than it declares
             raise DataError(f"it holds more than {limit:,} bytes")
         for member in members:
             place = into / _inside(member.filename, top)
@@ -520,7 +570,11 @@ def _unpack_zip(path: Path, into: Path, top: str, limit: int) -> None:
 def _inside(name: str, top: str) -> PurePosixPath:
     """A member's path, which must lie in the folder `top`."""
     path = PurePosixPath(name)
-    if path.parts[:1] != (top,) or ".." in path.parts or any(character in name for character in "\\:\0"):
+    if (
+        path.parts[:1] != (top,)
+        or ".." in path.parts
+        or any(character in name for character in "\\:\0")
+    ):
         raise DataError(f"its member {name!r} does not belong in the folder {top}")
     return path
 

@@ -58,14 +58,22 @@ def _table(repo: str, split: str, config: str, revision: str, download: bool) ->
     try:
         import datasets
     except ImportError:
-        raise DataError("data.name=hub needs the package datasets: pip install 'fedwsq[hub]'") from None
+        raise DataError(
+            "data.name=hub needs the package datasets: pip install 'fedwsq[hub]'"
+        ) from None
     with _offline(not download):
         try:
             if (Path(repo) / "dataset_dict.json").is_file():
                 return datasets.load_from_disk(repo)[split]
-            return datasets.load_dataset(repo, config or None, split=split, revision=revision or None)
-        except Exception as error:  # of many kinds: no such data set, split or config, no network, damaged files
-            hint = "" if download else "; data.download=true may fetch what is not in the local cache"
+            return datasets.load_dataset(
+                repo, config or None, split=split, revision=revision or None
+            )
+        except (
+            Exception
+        ) as error:  # of many kinds: no such data set, split or config, no network, damaged files
+            hint = (
+                "" if download else "; data.download=true may fetch what is not in the local cache"
+            )
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise DataError(f"cannot load {split} of {repo}: {reason}{hint}") from error
 
@@ -107,14 +115,27 @@ def _images(table: Any, column: str, form: Form, repo: str) -> torch.Tensor:
     marks = [f"{path} {os.stat(path).st_size} {os.stat(path).st_mtime_ns}" for path in files]
     mark = digest("\n".join([table._fingerprint, column, str(form), *marks]))
     # Slices of one split share a file, so the name says which slice this is.
-    source = Path(files[0]).with_name(f"{Path(files[0]).name}-{digest(table._fingerprint + column)[:16]}")
-    return cached(repo, source, mark, (len(table), 3, form.height, form.width), _chunks(table, column, form, repo))
+    source = Path(files[0]).with_name(
+        f"{Path(files[0]).name}-{digest(table._fingerprint + column)[:16]}"
+    )
+    return cached(
+        repo,
+        source,
+        mark,
+        (len(table), 3, form.height, form.width),
+        _chunks(table, column, form, repo),
+    )
 
 
 def _chunks(table: Any, column: str, form: Form, repo: str) -> Iterator[Bytes]:
     for start in range(0, len(table), CHUNK):
         cells = _cells(table, column, repo, start, start + CHUNK)
-        yield np.stack([to_pixels(image, f"{repo}: {column} {row}", form) for row, image in enumerate(cells, start)])
+        yield np.stack(
+            [
+                to_pixels(image, f"{repo}: {column} {row}", form)
+                for row, image in enumerate(cells, start)
+            ]
+        )
 
 
 def _cells(table: Any, column: str, repo: str, start: int, stop: int) -> list[Any]:
@@ -122,7 +143,9 @@ def _cells(table: Any, column: str, repo: str, start: int, stop: int) -> list[An
     from datasets import Image
 
     if not isinstance(table.features[column], Image):
-        raise DataError(f"{repo}: {column} is {table.features[column]}, not images; data.image names another column")
+        raise DataError(
+            f"{repo}: {column} is {table.features[column]}, not images; data.image names another column"
+        )
     cells = table.cast_column(column, Image(decode=False))[start:stop][column]
     images = []
     for row, cell in enumerate(cells, start):

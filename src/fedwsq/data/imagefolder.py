@@ -42,7 +42,9 @@ def imagefolder(root: str, size: int = 0, test: float = 0.2) -> Dataset:
 def _list(folder: Path, share: float) -> tuple[list[str], Labelled, Labelled]:
     """The classes, the training images and the test images."""
     if not folder.is_dir():
-        raise DataError(f"no images: {folder} is no folder; it should hold one folder for each class")
+        raise DataError(
+            f"no images: {folder} is no folder; it should hold one folder for each class"
+        )
     if not (folder / "train").is_dir():
         classes = _classes(folder)
         found = _labelled(folder, "", classes)
@@ -63,9 +65,15 @@ def _list(folder: Path, share: float) -> tuple[list[str], Labelled, Labelled]:
 
 
 def _classes(folder: Path) -> list[str]:
-    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    names = sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if entry.is_dir() and not entry.name.startswith(".")
+    )
     if not names:
-        raise DataError(f"{folder} holds no folders; it should hold one for each class, with images in it")
+        raise DataError(
+            f"{folder} holds no folders; it should hold one for each class, with images in it"
+        )
     return names
 
 
@@ -77,6 +85,8 @@ def _labelled(folder: Path, prefix: str, classes: list[str], missing_ok: bool = 
             continue  # a class need not be tested
         names = image_names(place)
         if not names:
-            raise DataError(f"{place} holds no image ({', '.join(EXTENSIONS)}); add some, or take the folder away")
+            raise DataError(
+                f"{place} holds no image ({', '.join(EXTENSIONS)}); add some, or take the folder away"
+            )
         found += [(f"{prefix}{name}/{each}", label) for each in names]
     return found

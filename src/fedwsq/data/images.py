@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # Pillow knows more; some of those run other programs
+FORMATS = (
+    "JPEG",
+    "PNG",
+    "WEBP",
+    "BMP",
+    "GIF",
+    "TIFF",
+    "PPM",
+)  # Pillow knows more; some of those run other programs
 CHUNK = 256  # images decoded side by side
 
 
@@ -27,7 +35,9 @@ class Form:
 
     width: int
     height: int
-    fit: bool = False  # scale and crop other images to it, about their centre, rather than refuse them
+    fit: bool = (
+        False  # scale and crop other images to it, about their centre, rather than refuse them
+    )
     rule: str = ""  # why another size is refused, and the way out
 
 
@@ -38,19 +48,25 @@ def image_names(folder: Path) -> list[str]:
             names = [entry.name for entry in entries if entry.is_file()]
     except OSError as error:
         raise DataError(f"cannot list the images in {folder}: {error.strerror or error}") from error
-    return sorted(name for name in names if name.lower().endswith(EXTENSIONS) and not name.startswith("."))
+    return sorted(
+        name for name in names if name.lower().endswith(EXTENSIONS) and not name.startswith(".")
+    )
 
 
 def decode_files(title: str, folder: Path, paths: Sequence[str], form: Form) -> Tensor:
     """The images at `paths` under `folder`, in that order: mapped uint8 [n, 3, height, width], decoded at most once."""
     shape = (len(paths), 3, form.height, form.width)
-    return cached(title, folder, _fingerprint(folder, paths, form), shape, _chunks(folder, paths, form))
+    return cached(
+        title, folder, _fingerprint(folder, paths, form), shape, _chunks(folder, paths, form)
+    )
 
 
 def stored_form(first: "Image", name: object) -> Form:
     """The size of the first image is the size of all."""
     size = f"{first.width}x{first.height}"
-    rule = f"{name} has {size}; all must have one size, so scale them, for example with data.size=64"
+    rule = (
+        f"{name} has {size}; all must have one size, so scale them, for example with data.size=64"
+    )
     return Form(first.width, first.height, rule=rule)
 
 
@@ -70,7 +86,9 @@ def to_pixels(image: "Image", name: object, form: Form) -> Bytes:
     from PIL import Image, ImageOps
 
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
-        raise DataError(f"{name} has more than 8 bits a channel (mode {image.mode}); convert it, or use data.name=npz")
+        raise DataError(
+            f"{name} has more than 8 bits a channel (mode {image.mode}); convert it, or use data.name=npz"
+        )
     size = (form.width, form.height)
     if image.size != size and not form.fit:
         raise DataError(f"{name} has {image.width}x{image.height} pixels, but {form.rule}")

@@ -30,7 +30,9 @@ def npz(path: str = "", test: float = 0.2, classes: int = 0) -> Dataset:
     if not path:
         raise ConfigError(f"npz has no file to read; name it with data.path=FILE, and {HELP}")
     if classes < 0:
-        raise ConfigError(f"classes is {classes}, must be 0 (as many as occur) or the number of classes")
+        raise ConfigError(
+            f"classes is {classes}, must be 0 (as many as occur) or the number of classes"
+        )
     source = Path(path).expanduser()
     arrays = _load(source)
     whole = "x_train" not in arrays
@@ -44,7 +46,9 @@ def npz(path: str = "", test: float = 0.2, classes: int = 0) -> Dataset:
     else:
         test_x, test_y = _pair(arrays, source, "x_test", "y_test")
         if _kind(x) != _kind(test_x) or _kind(y) != _kind(test_y):
-            raise DataError(f"{source}: training and test arrays must agree in kind and in the shape of an example")
+            raise DataError(
+                f"{source}: training and test arrays must agree in kind and in the shape of an example"
+            )
     train = Examples([x], y)
     mean, std = pixel_stats(train) if x.dtype == torch.uint8 and x.dim() == 4 else ((), ())
     count = _count(torch.cat([y, test_y]), classes, source)
@@ -63,7 +67,9 @@ def _load(path: Path) -> dict[str, npt.NDArray[Any]]:
     except Exception as error:  # a damaged archive can raise nearly anything
         raise DataError(f"cannot read {path}: {error}; {HELP}") from error
     for name, array in members.items():
-        if not isinstance(array, np.ndarray):  # numpy gives the bytes of a member that is no .npy file
+        if not isinstance(
+            array, np.ndarray
+        ):  # numpy gives the bytes of a member that is no .npy file
             raise DataError(f"{path} holds {name!r}, which is not an array; {HELP}")
     return members
 
@@ -75,7 +81,9 @@ def _pair(arrays: dict[str, npt.NDArray[Any]], path: Path, x: str, y: str) -> tu
             raise DataError(f"{path} holds {', '.join(arrays) or 'nothing'}, but no {name}; {HELP}")
     inputs, targets = _inputs(arrays[x], f"{path}: {x}"), _targets(arrays[y], f"{path}: {y}")
     if len(inputs) != len(targets):
-        raise DataError(f"{path}: {x} has {len(inputs)} rows but {y} {len(targets)}; each example needs one target")
+        raise DataError(
+            f"{path}: {x} has {len(inputs)} rows but {y} {len(targets)}; each example needs one target"
+        )
     return inputs, targets
 
 
@@ -85,17 +93,29 @@ def _kind(x: Tensor) -> tuple[torch.dtype, torch.Size]:
 
 def _inputs(array: npt.NDArray[Any], name: str) -> Tensor:
     if array.ndim < 2 or not array.size:
-        raise DataError(f"{name} has the shape {list(array.shape)}, must be [examples, ...] and not empty")
+        raise DataError(
+            f"{name} has the shape {list(array.shape)}, must be [examples, ...] and not empty"
+        )
     if array.ndim == 4 and array.shape[3] in (1, 3) and array.shape[1] not in (1, 3):
-        warnings.warn(f"{name} is {list(array.shape)}; images should be [n, channels, height, width]", stacklevel=2)
+        warnings.warn(
+            f"{name} is {list(array.shape)}; images should be [n, channels, height, width]",
+            stacklevel=2,
+        )
     if array.dtype == np.uint8:
         return torch.from_numpy(np.ascontiguousarray(array))
-    return _indices(array, name) if array.dtype.kind in "iu" and array.itemsize > 1 else _floats(array, name)
+    return (
+        _indices(array, name)
+        if array.dtype.kind in "iu" and array.itemsize > 1
+        else _floats(array, name)
+    )
 
 
 def _indices(array: npt.NDArray[Any], name: str) -> Tensor:
     if array.ndim == 4:
-        warnings.warn(f"{name} is {array.dtype} and taken for indices; images should be uint8 or floats", stacklevel=2)
+        warnings.warn(
+            f"{name} is {array.dtype} and taken for indices; images should be uint8 or floats",
+            stacklevel=2,
+        )
     if int(array.max()) >= 2**63:
         raise DataError(f"{name} holds the index {int(array.max())}, which is beyond int64")
     return torch.from_numpy(array.astype(np.int64))
@@ -115,12 +135,18 @@ def _targets(array: npt.NDArray[Any], name: str) -> Tensor:
 
 def _floats(array: npt.NDArray[Any], name: str) -> Tensor:
     if array.dtype.kind != "f":
-        kinds = "integers (classes) or floats (a regression)" if array.ndim == 1 else "uint8, wider integers or floats"
+        kinds = (
+            "integers (classes) or floats (a regression)"
+            if array.ndim == 1
+            else "uint8, wider integers or floats"
+        )
         raise DataError(f"{name} is {array.dtype}, must be {kinds}; convert it with .astype")
     with np.errstate(over="ignore"):
         floats = np.ascontiguousarray(array, dtype=np.float32)
     if not np.isfinite(floats).all():
-        raise DataError(f"{name} holds values that are infinite, not a number or beyond float32; clean it first")
+        raise DataError(
+            f"{name} holds values that are infinite, not a number or beyond float32; clean it first"
+        )
     return torch.from_numpy(floats)
 
 
@@ -144,6 +170,10 @@ def _count(y: Tensor, classes: int, path: Path) -> int:
         return math.prod(y.shape[1:])
     largest = int(y.max())
     if largest >= (classes or len(y)):
-        rule = f"classes = {classes} allows 0 to {classes - 1}" if classes else "it has fewer examples than that"
+        rule = (
+            f"classes = {classes} allows 0 to {classes - 1}"
+            if classes
+            else "it has fewer examples than that"
+        )
         raise DataError(f"{path} holds the label {largest}, but {rule}; number the classes from 0")
     return classes or largest + 1

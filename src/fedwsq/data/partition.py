@@ -39,7 +39,9 @@ class Split:
 
     def __getitem__(self, client: int) -> Tensor:
         if not 0 <= client < len(self):
-            raise IndexError(f"client {client} is not one of the {len(self)} clients 0 to {len(self) - 1}")
+            raise IndexError(
+                f"client {client} is not one of the {len(self)} clients 0 to {len(self) - 1}"
+            )
         start, end = self.offsets[client : client + 2].tolist()
         return self.indices[start:end]
 
@@ -65,7 +67,9 @@ class Split:
             raise ConfigError(
                 f"labels run from {int(mine.min())} to {int(mine.max())}; {classes} classes allow 0 to {classes - 1}"
             )
-        return torch.bincount(self.owners * classes + mine, minlength=len(self) * classes).view(-1, classes)
+        return torch.bincount(self.owners * classes + mine, minlength=len(self) * classes).view(
+            -1, classes
+        )
 
     def statistics(self, labels: Tensor, classes: int) -> Statistics:
         """Size and skew of every client."""
@@ -96,7 +100,9 @@ def dirichlet(labels: Tensor, clients: int, seed: int, alpha: float = 0.3) -> Sp
     return _deal(kinds, order, _quotas(np.bincount(kinds), clients, each, alpha, rng), rng)
 
 
-def dirichlet_label(labels: Tensor, clients: int, seed: int, alpha: float = 0.3, min_size: int = 1) -> Split:
+def dirichlet_label(
+    labels: Tensor, clients: int, seed: int, alpha: float = 0.3, min_size: int = 1
+) -> Split:
     """Each class cut up by shares p ~ Dir(alpha) over the clients: sizes differ, every example is given out.
 
     Drawn anew until every client has `min_size` examples.
@@ -104,7 +110,9 @@ def dirichlet_label(labels: Tensor, clients: int, seed: int, alpha: float = 0.3,
     _check_alpha("dirichlet_label", alpha)
     most = _share(len(labels), clients)
     if not 1 <= min_size <= most:
-        raise ConfigError(f"min_size is {min_size}, must be 1 to {most}: {clients} clients share {len(labels)} samples")
+        raise ConfigError(
+            f"min_size is {min_size}, must be 1 to {most}: {clients} clients share {len(labels)} samples"
+        )
     kinds = _kinds(labels)
     taken = _cuts(np.bincount(kinds), clients, alpha, min_size, seed)
     rng = numpy_rng(seed, "partition")
@@ -118,7 +126,9 @@ def shards(labels: Tensor, clients: int, seed: int, per_client: int = 2) -> Spli
     larger by one are left out, at random.
     """
     if per_client < 1:
-        raise ConfigError(f"per_client is {per_client}, but each client needs at least 1 shard; 2 is usual")
+        raise ConfigError(
+            f"per_client is {per_client}, but each client needs at least 1 shard; 2 is usual"
+        )
     count, samples = clients * per_client, len(labels)
     _share(samples, clients)
     if count > samples:
@@ -134,7 +144,9 @@ def shards(labels: Tensor, clients: int, seed: int, per_client: int = 2) -> Spli
     return Split(mixed.ravel(), np.arange(clients + 1) * per_client * size)
 
 
-def group(labels: Tensor, clients: int, seed: int, groups: Tensor | None, merge: bool = False) -> Split:
+def group(
+    labels: Tensor, clients: int, seed: int, groups: Tensor | None, merge: bool = False
+) -> Split:
     """The data's own groups, such as writers or users: one client a group, in the order of their numbers.
 
     With fewer clients than groups, that many groups are sampled and the rest goes unused; `merge` deals all of them out
@@ -143,7 +155,9 @@ def group(labels: Tensor, clients: int, seed: int, groups: Tensor | None, merge:
     if groups is None:
         raise ConfigError("this data set has no groups to split by; use dirichlet, shards or iid")
     if len(groups) != len(labels):
-        raise ConfigError(f"{len(groups)} group numbers for {len(labels)} examples; each example needs one")
+        raise ConfigError(
+            f"{len(groups)} group numbers for {len(labels)} examples; each example needs one"
+        )
     _share(len(labels), clients)
     names, number = np.unique(groups.numpy(), return_inverse=True)
     if clients > len(names):
@@ -164,7 +178,9 @@ def group(labels: Tensor, clients: int, seed: int, groups: Tensor | None, merge:
 def hold_out(count: int, share: float, seed: int) -> tuple[Tensor, Tensor]:
     """The indices kept and the `share` of them held out for validation, both sorted."""
     if not 0 <= share < 1:
-        raise ConfigError(f"the validation share is {share}, but must be in [0, 1); 0 holds nothing out")
+        raise ConfigError(
+            f"the validation share is {share}, but must be in [0, 1); 0 holds nothing out"
+        )
     order = torch.from_numpy(numpy_rng(seed, "hold_out").permutation(count))
     held = round(count * share)
     return order[held:].sort().values, order[:held].sort().values
@@ -181,10 +197,16 @@ def hold_back(split: Split, share: float, seed: int) -> tuple[Split, Split]:
             "examples; import it with --drop-repeats, or set client_test = 0"
         )
     sizes, owners = split.sizes.numpy(), split.owners.numpy()
-    held = np.where(sizes > 1, np.rint(sizes * share).astype(np.int64).clip(1, np.maximum(sizes - 1, 1)), 0)
+    held = np.where(
+        sizes > 1, np.rint(sizes * share).astype(np.int64).clip(1, np.maximum(sizes - 1, 1)), 0
+    )
     mix = _sort(numpy_rng(seed, "client_test").permutation(len(owners)), owners)
     back = np.zeros(len(owners), dtype=bool)
-    back[mix[np.arange(len(owners)) - np.repeat(_offsets(sizes)[:-1], sizes) < np.repeat(held, sizes)]] = True
+    back[
+        mix[
+            np.arange(len(owners)) - np.repeat(_offsets(sizes)[:-1], sizes) < np.repeat(held, sizes)
+        ]
+    ] = True
     indices = split.indices.numpy()
     return Split(indices[~back], _offsets(sizes - held)), Split(indices[back], _offsets(held))
 
@@ -202,7 +224,9 @@ def _share(samples: int, clients: int) -> int:
 
 def _check_alpha(name: str, alpha: float) -> None:
     if not (math.isfinite(alpha) and alpha > 0):
-        raise ConfigError(f"{name} alpha is {alpha}, but must be positive and finite; 0.3 is usual, iid has no skew")
+        raise ConfigError(
+            f"{name} alpha is {alpha}, but must be positive and finite; 0.3 is usual, iid has no skew"
+        )
 
 
 def _kinds(labels: Tensor) -> Ints:
@@ -226,7 +250,9 @@ def _offsets(sizes: Ints) -> Ints:
 
 def _sort(order: Ints, keys: Ints) -> Ints:
     """`order` by the keys, which are not negative, of what it names; as it was among equals."""
-    for shift in range(0, max(1, int(keys.max(initial=0)).bit_length()), 16):  # numpy sorts 16 bits by radix
+    for shift in range(
+        0, max(1, int(keys.max(initial=0)).bit_length()), 16
+    ):  # numpy sorts 16 bits by radix
         order = order[np.argsort((keys[order] >> shift).astype(np.uint16), kind="stable")]
     return order
 
@@ -255,14 +281,18 @@ def _quotas(sizes: Ints, clients: int, each: int, alpha: float, rng: np.random.G
             ahead = (int(left.sum()) - classes * (each - 1) - 1) // each + 1
             block = max(1, min(ahead, clients - done, BLOCK_DRAWS // (classes * each)))
             log_p, waits = _draws(block, classes, min(each, int(left.max())), alpha, rng)
-            for row, client_log_p, client_waits in zip(taken[done : done + block], log_p, waits, strict=True):
+            for row, client_log_p, client_waits in zip(
+                taken[done : done + block], log_p, waits, strict=True
+            ):
                 row[:] = race(client_log_p, left, client_waits, each)
                 left -= row
             done += block
     return taken
 
 
-def _draws(block: int, classes: int, width: int, alpha: float, rng: np.random.Generator) -> tuple[Floats, Floats]:
+def _draws(
+    block: int, classes: int, width: int, alpha: float, rng: np.random.Generator
+) -> tuple[Floats, Floats]:
     """All that is random about the next clients: log p, [block, classes], and waits, [block, classes, width].
 
     log p is up to a constant, p ~ Dir(alpha), by Gamma(a) = Gamma(a + 1) U^(1/a): no p underflows at small alpha.

@@ -32,17 +32,22 @@ WRAPPERS = re.compile(
     r"(?:np\.|numpy\.)?(?:array|u?int\d+|frozenset|set|OrderedDict)\(|defaultdict\(<class '\w+'>,|,\s*dtype=[\w.]+|\)"
 )
 ENTRY = re.compile(
-    r"""(?:(["']?)(\d{1,18})\1\s*:|\(\s*(\d{1,18})\s*,)\s*[\[{]([\d,\s]*)[\]}]\s*(?:,\s*|\Z)""", re.ASCII
+    r"""(?:(["']?)(\d{1,18})\1\s*:|\(\s*(\d{1,18})\s*,)\s*[\[{]([\d,\s]*)[\]}]\s*(?:,\s*|\Z)""",
+    re.ASCII,
 )
 
 
 def from_file(labels: Tensor, clients: int, path: str = "") -> Split:
     """A saved split: a file that `fedwsq partition --out FILE` wrote."""
     if not path:
-        raise ConfigError("the file split needs data.partition.path = FILE; `fedwsq partition --out FILE` writes one")
+        raise ConfigError(
+            "the file split needs data.partition.path = FILE; `fedwsq partition --out FILE` writes one"
+        )
     split, examples = load_split(Path(path).expanduser())
     if len(split) != clients:
-        raise ConfigError(f"{path} is a split over {len(split)} clients, data.clients is {clients}; make them agree")
+        raise ConfigError(
+            f"{path} is a split over {len(split)} clients, data.clients is {clients}; make them agree"
+        )
     check_range(split, examples, len(labels), path)
     return split
 
@@ -50,15 +55,24 @@ def from_file(labels: Tensor, clients: int, path: str = "") -> Split:
 def check_range(split: Split, examples: int | None, count: int, path: str | Path) -> None:
     """Refuse a split made for other data than `count` examples."""
     if examples not in (None, count):
-        raise ConfigError(f"{path} splits {examples} examples, and there are {count} (less what validation holds out)")
+        raise ConfigError(
+            f"{path} splits {examples} examples, and there are {count} (less what validation holds out)"
+        )
     top = int(split.indices.max())
     if top >= count:
-        raise ConfigError(f"{path} has index {top}, and there are {count} examples (less what validation holds out)")
+        raise ConfigError(
+            f"{path} has index {top}, and there are {count} examples (less what validation holds out)"
+        )
 
 
 def save_split(path: Path, split: Split, examples: int | None = None) -> None:
     """Write a split so that `load_split` gives it back: one line a client."""
-    head = {"format": FORMAT, "version": VERSION, "examples": examples, "repeats": bool(split.repeats)}
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "examples": examples,
+        "repeats": bool(split.repeats),
+    }
     flat, ends = split.indices.tolist(), split.offsets.tolist()
     lists = ",\n".join(json.dumps(flat[a:b], separators=(",", ":")) for a, b in pairwise(ends))
     write_atomically(path, f'{json.dumps(head)[:-1]}, "clients": [\n{lists}\n]}}\n'.encode())
@@ -70,11 +84,15 @@ def load_split(path: Path) -> tuple[Split, int | None]:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not JSON ({error}); `fedwsq partition --import` reads published splits") from None
+        raise DataError(
+            f"{path} is not JSON ({error}); `fedwsq partition --import` reads published splits"
+        ) from None
     if not isinstance(found, dict) or found.get("format") != FORMAT:
         raise DataError(f'{path} is not a split: it lacks "format": "{FORMAT}"')
     if found.get("version") != VERSION or isinstance(found["version"], bool):
-        raise DataError(f"{path} has split version {brief(found.get('version'))}, this build reads {VERSION}")
+        raise DataError(
+            f"{path} has split version {brief(found.get('version'))}, this build reads {VERSION}"
+        )
     if set(found) != set(KEYS):
         raise DataError(f"{path} has the keys {brief(list(found))}; a split has {', '.join(KEYS)}")
     examples, repeats, clients = found["examples"], found["repeats"], found["clients"]
@@ -86,9 +104,13 @@ def load_split(path: Path) -> tuple[Split, int | None]:
         raise DataError(f'{path}: "clients" must be a list with a list of indices for each client')
     split = _split(clients, path)
     if examples is not None and int(split.indices.max()) >= examples:
-        raise DataError(f"{path} has index {int(split.indices.max())}, but splits {examples} examples")
+        raise DataError(
+            f"{path} has index {int(split.indices.max())}, but splits {examples} examples"
+        )
     if split.repeats and not repeats:
-        raise DataError(f'{path} gives {split.repeats} indices out again, but says "repeats": false')
+        raise DataError(
+            f'{path} gives {split.repeats} indices out again, but says "repeats": false'
+        )
     return split, examples
 
 
@@ -111,7 +133,9 @@ def import_split(path: Path, repeats: Repeats = "refuse") -> Split:
     kept = torch.from_numpy(first)
     sizes = torch.bincount(split.owners[kept], minlength=len(split))
     _require_examples(sizes.tolist(), path)
-    return Split(split.indices[kept], torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)]))
+    return Split(
+        split.indices[kept], torch.cat([torch.zeros(1, dtype=torch.int64), sizes.cumsum(0)])
+    )
 
 
 def _read(path: Path) -> str:
@@ -135,13 +159,17 @@ def _parse(text: str, path: Path) -> list[list[int]]:
         raise DataError(f"{path} was printed with indices left out (...); it cannot be read back")
     plain = (WRAPPERS.sub(" ", text) if "(" in text else text).strip()
     if plain[:1] + plain[-1:] not in ("{}", "[]"):
-        raise DataError(f"{path} is not a split: expected {{0: [1, 5, 7], 1: [2, 4]}}, a list of indices a client")
+        raise DataError(
+            f"{path} is not a split: expected {{0: [1, 5, 7], 1: [2, 4]}}, a list of indices a client"
+        )
     body, place = plain[1:-1].strip(), 0
     shards: dict[int, list[int]] = {}
     while place < len(body):
         entry = ENTRY.match(body, place)
         if entry is None:
-            raise DataError(f"{path}: cannot read {body[place : place + 40]!r}; expected a client and its indices")
+            raise DataError(
+                f"{path}: cannot read {body[place : place + 40]!r}; expected a client and its indices"
+            )
         client = int(entry[2] or entry[3])
         if client in shards:
             raise DataError(f"{path} has client {client} twice")
@@ -151,7 +179,9 @@ def _parse(text: str, path: Path) -> list[list[int]]:
             raise DataError(f"{path}, client {client}: {error}") from None
         place = entry.end()
     if shards and max(shards) >= len(shards):
-        raise DataError(f"{path} has {len(shards)} clients, one of them number {max(shards)}; they must count from 0")
+        raise DataError(
+            f"{path} has {len(shards)} clients, one of them number {max(shards)}; they must count from 0"
+        )
     return [shards[client] for client in range(len(shards))]
 
 
@@ -161,9 +191,13 @@ def _split(shards: Sequence[Sequence[Any]], path: Path) -> Split:
     flat = list(chain.from_iterable(shards))
     odd = {kind.__name__ for kind in set(map(type, flat)) - {int}}
     if odd:
-        raise DataError(f"{path} has {', '.join(sorted(odd))} among its indices; they must be whole numbers")
+        raise DataError(
+            f"{path} has {', '.join(sorted(odd))} among its indices; they must be whole numbers"
+        )
     if min(flat) < 0 or max(flat) >= 2**62:
-        raise DataError(f"{path} has index {brief(min(flat) if min(flat) < 0 else max(flat))}, which no example has")
+        raise DataError(
+            f"{path} has index {brief(min(flat) if min(flat) < 0 else max(flat))}, which no example has"
+        )
     return Split(np.array(flat, dtype=np.int64), np.concatenate([[0], np.cumsum(sizes)]))
 
 
@@ -171,4 +205,6 @@ def _require_examples(sizes: list[int], path: Path) -> None:
     if not sizes:
         raise DataError(f"{path} has no clients")
     if 0 in sizes:
-        raise DataError(f"{path} leaves client {sizes.index(0)} without examples; every client needs one")
+        raise DataError(
+            f"{path} leaves client {sizes.index(0)} without examples; every client needs one"
+        )

@@ -20,16 +20,25 @@ def synthetic(
     seed: int = 0,
 ) -> Dataset:
     """A random picture for each class under noise; any number of samples, one byte a pixel."""
-    for name, value in (("samples", samples), ("test_samples", test_samples), ("size", size), ("channels", channels)):
+    for name, value in (
+        ("samples", samples),
+        ("test_samples", test_samples),
+        ("size", size),
+        ("channels", channels),
+    ):
         if value < 1:
             raise ConfigError(f"synthetic {name} is {value}, must be at least 1")
     if not 1 <= classes <= samples:
-        raise ConfigError(f"synthetic classes is {classes}, must be 1 to the number of samples, {samples}")
+        raise ConfigError(
+            f"synthetic classes is {classes}, must be 1 to the number of samples, {samples}"
+        )
     if not 0 <= noise <= 1:
         raise ConfigError(f"synthetic noise is {noise}, must be a share of the brightness, 0 to 1")
     faces = numpy_rng(seed, "synthetic", "pattern").random((classes, channels, size, size))
     pattern = ((1 - noise) * 255 * faces).astype(np.uint8)
-    grain = (noise * np.arange(256)).astype(np.uint8)  # together at most 255: bytes add up without overflow
+    grain = (noise * np.arange(256)).astype(
+        np.uint8
+    )  # together at most 255: bytes add up without overflow
 
     def make(count: int, name: str) -> Examples:
         rng = numpy_rng(seed, "synthetic", name)
@@ -37,7 +46,9 @@ def synthetic(
         x = np.empty((count, channels, size, size), np.uint8)
         for start in range(0, count, ROWS):
             rows = x[start : start + ROWS]
-            np.take(grain, np.frombuffer(rng.bytes(rows.size), np.uint8).reshape(rows.shape), out=rows)
+            np.take(
+                grain, np.frombuffer(rng.bytes(rows.size), np.uint8).reshape(rows.shape), out=rows
+            )
             rows += pattern[y[start : start + ROWS]]
         return Examples([torch.from_numpy(x)], torch.from_numpy(y))
 

@@ -51,9 +51,13 @@ def _wnids(path: Path) -> list[str]:
     wnids = _lines(path)
     for number, wnid in enumerate(wnids, 1):
         if not re.fullmatch(r"n\d{8}", wnid):
-            raise DataError(f"{path} line {number} is {wnid[:40]!r}, not a class such as n01443537; unpack it again")
+            raise DataError(
+                f"{path} line {number} is {wnid[:40]!r}, not a class such as n01443537; unpack it again"
+            )
     if not wnids or len(set(wnids)) < len(wnids):
-        raise DataError(f"{path} must name classes, each once; it has {len(wnids)} lines; unpack it again")
+        raise DataError(
+            f"{path} must name classes, each once; it has {len(wnids)} lines; unpack it again"
+        )
     return wnids
 
 
@@ -62,7 +66,11 @@ def _train(folder: Path, labels: dict[str, int]) -> list[tuple[str, int]]:
     present = {entry.name for entry in (folder / "train").glob("n*") if entry.is_dir()}
     if present != labels.keys():
         wnid = min(present ^ labels.keys())
-        lack = f"train/{wnid} is missing" if wnid in labels else f"wnids.txt does not name the class train/{wnid}"
+        lack = (
+            f"train/{wnid} is missing"
+            if wnid in labels
+            else f"wnids.txt does not name the class train/{wnid}"
+        )
         raise DataError(f"{folder} is incomplete: {lack}; {HELP}")
     found = []
     for wnid, label in labels.items():
@@ -81,13 +89,19 @@ def _test(folder: Path, labels: dict[str, int]) -> list[tuple[str, int]]:
     for number, line in enumerate(_lines(annotations), 1):
         name, wnid, *_ = [*line.split("\t"), ""]
         if wnid not in labels:
-            raise DataError(f"{annotations} line {number} names the class {wnid[:40]!r}, which wnids.txt does not have")
+            raise DataError(
+                f"{annotations} line {number} names the class {wnid[:40]!r}, which wnids.txt does not have"
+            )
         if name not in images or name in found:
             problem = "twice" if name in found else "but it is not in val/images"
-            raise DataError(f"{annotations} line {number} names the image {name[:40]!r} {problem}; {HELP}")
+            raise DataError(
+                f"{annotations} line {number} names the image {name[:40]!r} {problem}; {HELP}"
+            )
         found[name] = labels[wnid]
     if images - found.keys():
-        raise DataError(f"{annotations} has no line for {min(images - found.keys())}, which is in val/images; {HELP}")
+        raise DataError(
+            f"{annotations} has no line for {min(images - found.keys())}, which is in val/images; {HELP}"
+        )
     if not found:
         raise DataError(f"{folder} is incomplete: val/images holds no image; {HELP}")
     return [(f"val/images/{name}", label) for name, label in found.items()]

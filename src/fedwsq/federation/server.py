@@ -29,7 +29,13 @@ from fedwsq.federation.workload import Workload
 from fedwsq.plan.settings import WEIGH
 from fedwsq.transports.pool import Backend
 from fedwsq.wire import Kind, Message, Packets, Public, Shared, decode, encode
-from fedwsq.wire.channels import Measured, compute_seconds, download_seconds, observed, upload_seconds
+from fedwsq.wire.channels import (
+    Measured,
+    compute_seconds,
+    download_seconds,
+    observed,
+    upload_seconds,
+)
 from fedwsq.wire.downlink import keep_steps, missed, read_steps, step_forward
 from fedwsq.wire.link import Sides
 from fedwsq.wire.message import EVERYONE, REPLY_METRICS, float32_bytes
@@ -49,7 +55,9 @@ class Snapshot:
     accepted: NDArray[np.int32]  # the last round accepted from each client, 0 for none
     accuracy_ema: float | None = None
     public: Public | None = None  # with a chained downlink: the model that clients can rebuild
-    channels: dict[int, Channel] = field(default_factory=dict)  # what clients measured, if the plan goes by that
+    channels: dict[int, Channel] = field(
+        default_factory=dict
+    )  # what clients measured, if the plan goes by that
 
 
 @dataclass(frozen=True)
@@ -60,7 +68,9 @@ class Broadcast:
     float32_bytes: int
     public: Public | None = None
     whole: bytes = b""  # a chain's model in one piece, for those who cannot use the differences
-    steps: Mapping[int, Packets] = field(default_factory=dict)  # the differences of the rounds before
+    steps: Mapping[int, Packets] = field(
+        default_factory=dict
+    )  # the differences of the rounds before
 
 
 class Asked(NamedTuple):
@@ -99,7 +109,10 @@ class Gathered:
             for x in params.values():
                 x.div_(self.weight if divide else 1.0)
         names = set.intersection(*(set(message.metrics) for message in self.replies))
-        metrics = {name: statistics.fmean(message.metrics[name] for message in self.replies) for name in names}
+        metrics = {
+            name: statistics.fmean(message.metrics[name] for message in self.replies)
+            for name in names
+        }
         return Update(self.vectors, self.weight, metrics)
 
 
@@ -108,9 +121,13 @@ def first_snapshot(workload: Workload) -> Snapshot:
     plan = workload.plan
     server = plan.algorithm.init_server(workload.initial_params())
     shared = plan.uplink.init(workload.schema, plan.algorithm.sends)
-    key = Key(plan.seed, 1, 0)  # asked once, so that what cannot work is said before anything is written
+    key = Key(
+        plan.seed, 1, 0
+    )  # asked once, so that what cannot work is said before anything is written
     plan.uplink.rates(key, plan.channels(key), workload.schema, shared, plan.algorithm.sends)
-    return Snapshot(secrets.token_bytes(16), 0, server, shared, np.zeros(plan.data.clients, np.int32))
+    return Snapshot(
+        secrets.token_bytes(16), 0, server, shared, np.zeros(plan.data.clients, np.int32)
+    )
 
 
 def sample(population: int, count: int, seed: int) -> list[int]:
@@ -122,7 +139,11 @@ class Federation:
     """The server of a run. `step` runs one round; `snapshot` is the state between rounds, replaced as a whole."""
 
     def __init__(
-        self, workload: Workload, backend: Backend, snapshot: Snapshot | None = None, spill: Path | None = None
+        self,
+        workload: Workload,
+        backend: Backend,
+        snapshot: Snapshot | None = None,
+        spill: Path | None = None,
     ) -> None:
         self.workload, self.backend, self.spill = workload, backend, spill
         self.plan, self.schema = workload.plan, workload.schema
@@ -138,7 +159,11 @@ class Federation:
         began = time.perf_counter()
         before = self.snapshot
         number = before.round + 1
-        clients = sample(self.plan.data.clients, self.plan.clients_per_round, derive(self.plan.seed, "sample", number))
+        clients = sample(
+            self.plan.data.clients,
+            self.plan.clients_per_round,
+            derive(self.plan.seed, "sample", number),
+        )
         with one_thread():  # sums over a whole model depend on the number of threads
             sent = self._broadcast(before, number)
         channels = self._channels(before, number, clients)
@@ -146,7 +171,9 @@ class Federation:
         gathered = self._gather(before, sent.body, asked, progress)
         with one_thread():
             after = self._update(before, number, gathered, len(clients))
-        after = replace(after, public=sent.public, channels=self._measured(before, channels, gathered))
+        after = replace(
+            after, public=sent.public, channels=self._measured(before, channels, gathered)
+        )
         scored = time.perf_counter()
         scores, client_values = self._evaluate(after)
         if scores is not None and math.isfinite(scores.value):
@@ -164,7 +191,11 @@ class Federation:
             seconds=time.perf_counter() - began,
             **self._replies(gathered, len(asked)),
             **self._times(asked, gathered),
-            channels={str(client): list(channel) for client, channel in channels.items() if channel is not None},
+            channels={
+                str(client): list(channel)
+                for client, channel in channels.items()
+                if channel is not None
+            },
             **mismatch(before.shared, gathered.sides),
             **self._scores(scores, client_values, after.accuracy_ema),
         )
@@ -183,19 +214,30 @@ class Federation:
         whole = encode(message, schema)
         steps = keep_steps(before.public, number, body, len(whole))
         earlier = read_steps(before.public, schema)
-        return Broadcast(body, float32_bytes(message, schema), Public(public, steps), whole, earlier)
+        return Broadcast(
+            body, float32_bytes(message, schema), Public(public, steps), whole, earlier
+        )
 
-    def _channels(self, before: Snapshot, number: int, clients: Sequence[int]) -> dict[int, Channel | None]:
+    def _channels(
+        self, before: Snapshot, number: int, clients: Sequence[int]
+    ) -> dict[int, Channel | None]:
         """Each client's channel: what it measured, if the plan goes by that, or what the plan says."""
         keys = {client: Key(self.plan.seed, number, client) for client in clients}
-        return {client: before.channels.get(client) or self.plan.channels(key) for client, key in keys.items()}
+        return {
+            client: before.channels.get(client) or self.plan.channels(key)
+            for client, key in keys.items()
+        }
 
     def _orders(
         self, before: Snapshot, number: int, channels: Mapping[int, Channel | None], sent: Broadcast
     ) -> dict[int, Asked]:
         """The head for each client, in client order; a client that the bit policy grants nothing sits out."""
         asked: dict[int, Asked] = {}
-        metrics = (*REPLY_METRICS, "up_bytes_per_second") if isinstance(self.plan.channels, Measured) else REPLY_METRICS
+        metrics = (
+            (*REPLY_METRICS, "up_bytes_per_second")
+            if isinstance(self.plan.channels, Measured)
+            else REPLY_METRICS
+        )
         for client, channel in channels.items():
             key, accepted = Key(self.plan.seed, number, client), int(before.accepted[client])
             # Random, not derived: a reply to an earlier attempt at this round must not pass for a new one.
@@ -211,9 +253,13 @@ class Federation:
             steps = self.plan.training.steps(examples)
             ready = 0.0
             if channel is not None:
-                ready = download_seconds(channel, body + len(head)) + compute_seconds(channel, steps)
+                ready = download_seconds(channel, body + len(head)) + compute_seconds(
+                    channel, steps
+                )
             sends = self.plan.algorithm.sends
-            rates = self.plan.uplink.rates(key, channel, self.schema, before.shared, sends, ready, metrics)
+            rates = self.plan.uplink.rates(
+                key, channel, self.schema, before.shared, sends, ready, metrics
+            )
             if rates is None:
                 continue
             message = replace(message, rates=rates)
@@ -223,9 +269,13 @@ class Federation:
             asked[client] = Asked(message, order, body + len(head), plain, channel, steps)
         return asked
 
-    def _gather(self, before: Snapshot, body: bytes, asked: Mapping[int, Asked], progress: Progress | None) -> Gathered:
+    def _gather(
+        self, before: Snapshot, body: bytes, asked: Mapping[int, Asked], progress: Progress | None
+    ) -> Gathered:
         """Fold the replies in client order, whatever order they come in; early ones wait packed."""
-        gathered = Gathered({vector: zeros_like(self.params) for vector in self.plan.algorithm.sends})
+        gathered = Gathered(
+            {vector: zeros_like(self.params) for vector in self.plan.algorithm.sends}
+        )
         spool, turn = Spool(self.spill), deque(asked)
         try:
             answers = self.backend.dispatch(body, [each.order for each in asked.values()])
@@ -247,7 +297,9 @@ class Federation:
             spool.close()
         return gathered
 
-    def _fold(self, gathered: Gathered, before: Snapshot, asked: Asked, spool: Spool, client: int) -> None:
+    def _fold(
+        self, gathered: Gathered, before: Snapshot, asked: Asked, spool: Spool, client: int
+    ) -> None:
         """Add one client's reply to the sums, or note why not. A reply is checked whole before any of it counts."""
         if client not in spool:
             gathered.failures.setdefault(client, "no reply")
@@ -256,22 +308,32 @@ class Federation:
         try:
             message = decode(payload, self.schema, Kind.REPLY, before.run)
             if message.key != asked.message.key or message.nonce != asked.message.nonce:
-                raise MessageError(f"reply to another order: {message.key}, expected {asked.message.key}")
+                raise MessageError(
+                    f"reply to another order: {message.key}, expected {asked.message.key}"
+                )
             if not message.weight >= MIN_WEIGHT:
-                raise MessageError(f"aggregation weight is {message.weight}, must be at least {MIN_WEIGHT:g}")
-            uplink.check(message.packets, self.plan.algorithm.sends, asked.message.rates, self.schema)
+                raise MessageError(
+                    f"aggregation weight is {message.weight}, must be at least {MIN_WEIGHT:g}"
+                )
+            uplink.check(
+                message.packets, self.plan.algorithm.sends, asked.message.rates, self.schema
+            )
         except MessageError as error:
             gathered.failures[client] = f"MessageError: {error}"
             return
         weight = WEIGH[self.plan.aggregation](message.weight, message.error)
-        uplink.accumulate(message.packets, before.shared, message.key, gathered.vectors, weight, self.schema)
+        uplink.accumulate(
+            message.packets, before.shared, message.key, gathered.vectors, weight, self.schema
+        )
         gathered.weight += weight
         gathered.uplink_bytes += len(payload)
         gathered.lengths[client] = len(payload)
         gathered.uplink_bytes_float32 += float32_bytes(message, self.schema)
         for vector, states in before.shared.items():  # other side values have done their work
             for name in states:
-                gathered.sides.setdefault(vector, {}).setdefault(name, []).append(message.packets[vector][name].side)
+                gathered.sides.setdefault(vector, {}).setdefault(name, []).append(
+                    message.packets[vector][name].side
+                )
         gathered.replies.append(replace(message, packets={}))
         gathered.seconds += time.perf_counter() - began
 
@@ -303,13 +365,17 @@ class Federation:
         scores = total(pieces[: len(starts)])
         if own and owners is not None:
             return scores, by_client(pieces[len(starts) :], owners)
-        return scores, scores.per_client(self.workload.label_counts) if self.plan.eval_clients else None
+        return scores, scores.per_client(
+            self.workload.label_counts
+        ) if self.plan.eval_clients else None
 
     def _bits(self, asked: Mapping[int, Asked], gathered: Gathered) -> float | None:
         """Mean bits a coded parameter, over the clients that replied."""
         granted = [asked[message.key.client].message.rates for message in gathered.replies]
         return (
-            statistics.fmean(self.plan.uplink.mean_bits(rates, self.schema) for rates in granted) if granted else None
+            statistics.fmean(self.plan.uplink.mean_bits(rates, self.schema) for rates in granted)
+            if granted
+            else None
         )
 
     def _replies(self, gathered: Gathered, asked: int) -> dict[str, Any]:
@@ -338,7 +404,9 @@ class Federation:
         if not isinstance(self.plan.channels, Measured):
             return before.channels
         # Else a client that once was too slow would sit out, never upload, and so never be found faster.
-        kept = {client: channel for client, channel in before.channels.items() if client not in channels}
+        kept = {
+            client: channel for client, channel in before.channels.items() if client not in channels
+        }
         for message in gathered.replies:
             known = channels[message.key.client]
             assert known is not None  # the plan has channels
@@ -360,10 +428,14 @@ class Federation:
         if not times:
             return {}
         slowest = max(times.values(), key=sum)
-        parts = dict(zip(("download_seconds", "compute_seconds", "upload_seconds"), slowest, strict=True))
+        parts = dict(
+            zip(("download_seconds", "compute_seconds", "upload_seconds"), slowest, strict=True)
+        )
         return {"simulated_seconds": sum(slowest), **parts}
 
-    def _scores(self, scores: Scores | None, clients: Tensor | None, ema: float | None) -> dict[str, Any]:
+    def _scores(
+        self, scores: Scores | None, clients: Tensor | None, ema: float | None
+    ) -> dict[str, Any]:
         """The part of a record that comes from evaluation."""
         if scores is None:
             return {}
@@ -389,4 +461,7 @@ def mismatch(shared: Shared, sides: Sides) -> dict[str, Any]:
             if local and state.numel() == len(local[0]) and (state > 0).all():
                 mean = torch.tensor(local, dtype=torch.float64).mean(0) / state
                 ratios[name if vector == "delta" else f"{vector}/{name}"] = float(mean.mean())
-    return {"scale_ratio": statistics.median(ratios.values()) if ratios else None, "scale_ratios": ratios}
+    return {
+        "scale_ratio": statistics.median(ratios.values()) if ratios else None,
+        "scale_ratios": ratios,
+    }

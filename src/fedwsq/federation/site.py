@@ -75,7 +75,9 @@ class Site:
             store = Path(self._temporary.name)
         self.store = ClientStore(store, workload.plan.checkpoint_every)
         self._received: list[tuple[bytes | memoryview, Received]] = []  # the last broadcasts
-        self.uploads: dict[int, float] = {}  # client -> bytes a second of its last upload, if the transport measures it
+        self.uploads: dict[
+            int, float
+        ] = {}  # client -> bytes a second of its last upload, if the transport measures it
 
     def serve(self, body: bytes | memoryview, order: Order) -> Reply:
         """Train for one client and answer with its coded update."""
@@ -83,7 +85,9 @@ class Site:
         received = self.receive(order.body or body, plan.downlink)
         asked = decode(order.head, schema, Kind.ORDER, received.run)
         if asked.key.round != received.round:
-            raise MessageError(f"order for round {asked.key.round} on top of the broadcast of round {received.round}")
+            raise MessageError(
+                f"order for round {asked.key.round} on top of the broadcast of round {received.round}"
+            )
         began = time.perf_counter()
         task = self._task(asked.key)
         memory = self._memory(asked)
@@ -92,13 +96,21 @@ class Site:
         update, state = plan.algorithm.client_update(start, state, task)
         trained = time.perf_counter()
         residuals = memory.get(RESIDUAL, {})
-        sent = plan.uplink.send(update.vectors, received.shared, asked.key, asked.rates, schema, residuals)
+        sent = plan.uplink.send(
+            update.vectors, received.shared, asked.key, asked.rates, schema, residuals
+        )
         metrics = {"train_seconds": trained - began, "codec_seconds": time.perf_counter() - trained}
         if asked.key.client in self.uploads and isinstance(plan.channels, Measured):
             metrics["up_bytes_per_second"] = self.uploads[asked.key.client]
         state = dict(state)
-        state |= {RESIDUAL + vector: tensors for vector, tensors in sent.residuals.items() if tensors}
-        state |= {PUBLIC + vector: params for vector, params in start.items()} if plan.downlink.chained else {}
+        state |= {
+            RESIDUAL + vector: tensors for vector, tensors in sent.residuals.items() if tensors
+        }
+        state |= (
+            {PUBLIC + vector: params for vector, params in start.items()}
+            if plan.downlink.chained
+            else {}
+        )
         if state:
             self.store.stage(asked.key.client, asked.key.round, asked.accepted, state)
         reply = Message(
@@ -118,7 +130,11 @@ class Site:
             plan.uplink.check_states(message.states, plan.algorithm.sends, schema)
             self._require_names(message.packets)
         chained = isinstance(link, Downlink) and link.chained
-        vectors, steps = (message.packets, {}) if not chained or "params" in message.packets else ({}, message.packets)
+        vectors, steps = (
+            (message.packets, {})
+            if not chained or "params" in message.packets
+            else ({}, message.packets)
+        )
         carrier = PLAIN if chained else link  # a chain's whole model travels as it is
         carrier.check(vectors, tuple(vectors), plan.downlink.rate, schema)
         decoded = carrier.receive(vectors, {}, message.key, schema)
@@ -142,7 +158,9 @@ class Site:
         """Refuse a broadcast of other vectors than the algorithm sends down; a chain's first step has none."""
         names = {name.partition(" ")[2] or name for name in packets}
         if names != self._vectors and (names or not self.workload.plan.downlink.chained):
-            raise MessageError(f"the broadcast carries {sorted(names)}, expected {sorted(self._vectors)}")
+            raise MessageError(
+                f"the broadcast carries {sorted(names)}, expected {sorted(self._vectors)}"
+            )
 
     @cached_property
     def _vectors(self) -> set[str]:
@@ -153,11 +171,15 @@ class Site:
     def _memory(self, asked: Message) -> dict[str, State]:
         """What the client remembers of the last round accepted from it: the algorithm's memory, residuals, model."""
         if asked.accepted >= asked.key.round:
-            raise MessageError(f"order for round {asked.key.round} names round {asked.accepted} as accepted already")
+            raise MessageError(
+                f"order for round {asked.key.round} names round {asked.accepted} as accepted already"
+            )
         memory: dict[str, State] = {}
         if asked.accepted and self._remembers:
             for name, params in self.store.load(asked.key.client, asked.accepted).items():
-                kind = next((prefix for prefix in (RESIDUAL, PUBLIC) if name.startswith(prefix)), "")
+                kind = next(
+                    (prefix for prefix in (RESIDUAL, PUBLIC) if name.startswith(prefix)), ""
+                )
                 memory.setdefault(kind, {})[name.removeprefix(kind)] = params
         return memory
 
@@ -166,17 +188,25 @@ class Site:
         """Whether clients of this plan keep anything between rounds."""
         plan = self.workload.plan
         feedback = plan.uplink.error_feedback and plan.uplink.loses(self.workload.schema)
-        return feedback or plan.downlink.chained or bool(plan.algorithm.init_client(self.workload.initial_params()))
+        return (
+            feedback
+            or plan.downlink.chained
+            or bool(plan.algorithm.init_client(self.workload.initial_params()))
+        )
 
     def _start(self, received: Received, asked: Message, memory: dict[str, State]) -> Vectors:
         """Where the client starts: what the broadcast carries, or what differences make of the client's own copy."""
         if received.vectors:
             return received.vectors
         if PUBLIC not in memory:
-            raise MessageError(f"differences for client {asked.key.client}, which has no model to add them to")
+            raise MessageError(
+                f"differences for client {asked.key.client}, which has no model to add them to"
+            )
         steps = {**asked.packets, **received.steps}
         link, key = self.workload.plan.downlink, asked.key
-        return rebuild(link, memory[PUBLIC], steps, asked.accepted, key.round, key.seed, self.workload.schema)
+        return rebuild(
+            link, memory[PUBLIC], steps, asked.accepted, key.round, key.seed, self.workload.schema
+        )
 
     def _here(self, vectors: Vectors) -> Vectors:
         """Vectors on the device that this site computes on."""
@@ -185,9 +215,13 @@ class Site:
     def _task(self, key: Key) -> LocalTask:
         plan = self.workload.plan
         if not 0 <= key.client < len(self.workload.split):
-            raise MessageError(f"order for client {key.client}, the split has {len(self.workload.split)}")
+            raise MessageError(
+                f"order for client {key.client}, the split has {len(self.workload.split)}"
+            )
         shard = self.workload.shard(key.client)
         if not len(shard.y):
             raise UpdateError(f"client {key.client} has no examples")
         rates = learning_rates(plan.training, key.round, plan.rounds)
-        return LocalTask(self.model, shard, key, plan.training, rates, self.workload.dataset.classes, self.device)
+        return LocalTask(
+            self.model, shard, key, plan.training, rates, self.workload.dataset.classes, self.device
+        )

@@ -29,7 +29,10 @@ class ClientStore:
         try:
             with safetensors.safe_open(path, "pt") as file:
                 names = json.loads((file.metadata() or {})["tensors"])
-                tensors = {f"{vector}/{name}": file.get_tensor(f"{vector}/{name}") for vector, name in names}
+                tensors = {
+                    f"{vector}/{name}": file.get_tensor(f"{vector}/{name}")
+                    for vector, name in names
+                }
                 if fingerprint(tensors) != file.metadata()["digest"]:
                     raise ValueError("its contents do not match their digest")
                 state: State = {}
@@ -37,7 +40,9 @@ class ClientStore:
                     state.setdefault(vector, {})[name] = tensors[f"{vector}/{name}"]
                 return state
         except Exception as error:  # whatever a damaged file makes the reader say
-            raise UpdateError(f"client {client}'s memory of round {generation} cannot be read: {error}") from None
+            raise UpdateError(
+                f"client {client}'s memory of round {generation} cannot be read: {error}"
+            ) from None
 
     def stage(self, client: int, round_: int, accepted: int, state: State) -> None:
         """Keep the memory after this round beside the one it started from, and drop what nobody can ask for."""

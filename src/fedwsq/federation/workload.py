@@ -21,7 +21,9 @@ from fedwsq.training import Shard
 from fedwsq.training.local import snapshot
 from fedwsq.wire import Schema
 
-EVAL_BATCH = 100  # examples scored at once; fixed, so that scores do not depend on who computes them
+EVAL_BATCH = (
+    100  # examples scored at once; fixed, so that scores do not depend on who computes them
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,9 @@ class Workload:
     split: Split  # into `kept`
     kept: Tensor  # the training examples that clients hold
     held_out: Tensor  # the training examples kept back for validation
-    client_tests: Split | None = None  # into `kept`: what each client keeps back of its own; None: nothing
+    client_tests: Split | None = (
+        None  # into `kept`: what each client keeps back of its own; None: nothing
+    )
 
     @cached_property
     def model(self) -> nn.Module:
@@ -48,7 +52,9 @@ class Workload:
         data, plan = self.dataset, self.plan
         with one_thread(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive(plan.seed, "init"))
-            network = plan.model.build(classes=data.classes, channels=data.shape[0] if data.shape else 1)
+            network = plan.model.build(
+                classes=data.classes, channels=data.shape[0] if data.shape else 1
+            )
             if not isinstance(network, nn.Module):
                 raise ConfigError(
                     f"model {plan.model.build.name!r} gave {type(network).__name__}, not a torch nn.Module"
@@ -59,7 +65,9 @@ class Workload:
             load_weights(network, plan.model.init, data.classes)
         train_only(network, plan.model.train)
         plan.algorithm.check(network, plan.training)
-        if any(p.dim() == 5 for p in network.parameters()):  # volumes; torch has no such format for a part of a model
+        if any(
+            p.dim() == 5 for p in network.parameters()
+        ):  # volumes; torch has no such format for a part of a model
             return network
         return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
@@ -67,7 +75,9 @@ class Workload:
     def schema(self) -> Schema:
         """The tensors that travel; if some do not, the digest stands for those too."""
         kept = frozen(self.model)
-        return Schema(shapes(trainable(self.model)), bytes.fromhex(fingerprint(kept)) if kept else b"")
+        return Schema(
+            shapes(trainable(self.model)), bytes.fromhex(fingerprint(kept)) if kept else b""
+        )
 
     def shard(self, client: int) -> Shard:
         """One client's examples."""
@@ -85,7 +95,11 @@ class Workload:
         """A hash of the training labels and of who holds which example; inputs are too many to be read for it."""
         parts = {"labels": self.dataset.train.labels[self.kept]}
         for name, split in (("split", self.split), ("client_tests", self.client_tests)):
-            parts |= {f"{name} indices": split.indices, f"{name} offsets": split.offsets} if split is not None else {}
+            parts |= (
+                {f"{name} indices": split.indices, f"{name} offsets": split.offsets}
+                if split is not None
+                else {}
+            )
         return fingerprint(parts)
 
     @property
@@ -109,7 +123,9 @@ class Workload:
             return [], torch.arange(0)
         batches = (self.client_tests.sizes + EVAL_BATCH - 1) // EVAL_BATCH
         owners = torch.from_numpy(np.repeat(np.arange(len(batches)), batches.numpy()))
-        number = torch.arange(len(owners)) - (batches.cumsum(0) - batches)[owners]  # 0, 1, ... for each client
+        number = (
+            torch.arange(len(owners)) - (batches.cumsum(0) - batches)[owners]
+        )  # 0, 1, ... for each client
         starts = len(self.evaluated[2]) + self.client_tests.offsets[owners] + number * EVAL_BATCH
         return starts.tolist(), owners
 
@@ -120,7 +136,9 @@ class Workload:
             x, y = examples.take(chosen[start : start + EVAL_BATCH])
         else:
             start, offsets = start - len(chosen), self.client_tests.offsets
-            following = int(offsets[torch.searchsorted(offsets, start, right=True)])  # where the next client's begin
+            following = int(
+                offsets[torch.searchsorted(offsets, start, right=True)]
+            )  # where the next client's begin
             end = min(start + EVAL_BATCH, following)
             x, y = self.dataset.train.take(self.kept[self.client_tests.indices[start:end]])
         return normalize(x, self.dataset.mean, self.dataset.std), y
@@ -130,7 +148,9 @@ def load_data(plan: Plan) -> tuple[Dataset, Tensor, Tensor]:
     """The data set, the training examples that clients may hold and those held out for validation."""
     dataset: Dataset = plan.data.load()
     if not isinstance(dataset, Dataset):
-        raise ConfigError(f"data {plan.data.load.name!r} gave {type(dataset).__name__}, not a fedwsq Dataset")
+        raise ConfigError(
+            f"data {plan.data.load.name!r} gave {type(dataset).__name__}, not a fedwsq Dataset"
+        )
     count = len(dataset.train)
     kept, held_out = torch.arange(count), torch.arange(0)
     if plan.data.validation:
@@ -160,19 +180,27 @@ def build_workload(plan: Plan) -> Workload:
             f"training.criterion = cross_entropy needs integer labels, and these are {labels}; store classes as "
             "integers, or use training.criterion=squared_error with metric=minus_squared_error for a regression"
         )
-    if not labels.is_floating_point and len(dataset.train) and int(dataset.train.labels.max()) >= dataset.classes > 0:
+    if (
+        not labels.is_floating_point
+        and len(dataset.train)
+        and int(dataset.train.labels.max()) >= dataset.classes > 0
+    ):
         raise DataError(
             f"a training label is {int(dataset.train.labels.max())}, but the data set says that it has "
             f"{dataset.classes} classes, 0 to {dataset.classes - 1}"
         )
     if not len(held_out) and not len(dataset.test):
-        raise DataError("the data set has no test examples; hold some of the others out with data.validation=0.1")
+        raise DataError(
+            "the data set has no test examples; hold some of the others out with data.validation=0.1"
+        )
     split = split_data(plan, dataset, kept)
     if not plan.data.client_test:
         return Workload(plan, dataset, split, kept, held_out)
     split, client_tests = hold_back(split, plan.data.client_test, plan.seed)
     if not len(client_tests.indices):
-        raise ConfigError("data.client_test needs clients with at least 2 examples; use fewer clients")
+        raise ConfigError(
+            "data.client_test needs clients with at least 2 examples; use fewer clients"
+        )
     return Workload(plan, dataset, split, kept, held_out, client_tests)
 
 
@@ -184,5 +212,7 @@ def resolve_device(device: str) -> torch.device:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from None
+        raise ConfigError(
+            f"device {device!r} cannot be used here: {str(error).splitlines()[0]}"
+        ) from None
     return chosen

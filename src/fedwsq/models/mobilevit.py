@@ -54,7 +54,9 @@ class Encoder(nn.Module):
 
     def _attend(self, qkv: Tensor) -> Tensor:
         # Written out: torch's fused attention has no second derivative on a CPU.
-        q, k, v = qkv.view(*qkv.shape[:2], 3, HEADS, -1).permute(2, 0, 3, 1, 4)  # [sequences, heads, tokens, -1]
+        q, k, v = qkv.view(*qkv.shape[:2], 3, HEADS, -1).permute(
+            2, 0, 3, 1, 4
+        )  # [sequences, heads, tokens, -1]
         scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
         seen: Tensor = scores.softmax(dim=-1) @ v
         return seen.transpose(1, 2).flatten(2)
@@ -108,15 +110,27 @@ class MobileViT(Staged):
     transformer halves the image. Sizes that 2x2 patches do not cover are resized for the transformer and back.
     """
 
-    def __init__(self, widths: Sequence[int], dims: Sequence[int], expansion: int, classes: int, channels: int) -> None:
+    def __init__(
+        self,
+        widths: Sequence[int],
+        dims: Sequence[int],
+        expansion: int,
+        classes: int,
+        channels: int,
+    ) -> None:
         first, second, *wider, last = widths
         stages = [
             nn.Sequential(nn.SiLU(), InvertedResidual(16, first, 1, expansion)),
-            nn.Sequential(*(InvertedResidual(n, second, 1, expansion) for n in (first, second, second))),
+            nn.Sequential(
+                *(InvertedResidual(n, second, 1, expansion) for n in (first, second, second))
+            ),
         ]
         inputs = second
         for width, dim, depth in zip(wider, dims, (2, 4, 3), strict=True):
-            layers = [InvertedResidual(inputs, width, 2, expansion), MobileViTBlock(width, dim, depth)]
+            layers = [
+                InvertedResidual(inputs, width, 2, expansion),
+                MobileViTBlock(width, dim, depth),
+            ]
             # What enters the first of them is linear, and stays so.
             stages.append(nn.Sequential(*layers if inputs == second else (nn.SiLU(), *layers)))
             inputs = width

@@ -22,7 +22,9 @@ def train_only(model: M, pattern: str) -> M:
     chosen = {p for name, p in named.items() if re.search(pattern, name)}
     if not chosen and named:
         some = ", ".join(islice(named, 5)) + (", ..." if len(named) > 5 else "")
-        raise ConfigError(f"model.train = {pattern!r} finds none of the model's parameters; their names are {some}")
+        raise ConfigError(
+            f"model.train = {pattern!r} finds none of the model's parameters; their names are {some}"
+        )
     for p in named.values():
         p.requires_grad_(p.requires_grad and p in chosen)
     if not trainable(model):
@@ -45,7 +47,9 @@ def _with_gradient(norm: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] 
     frozen layers. A norm that is frozen too is left alone: a gradient through it would be for nothing.
     """
     x: Tensor = inputs[0]
-    learns = torch.is_grad_enabled() and any(p.requires_grad for p in norm.parameters(recurse=False))
+    learns = torch.is_grad_enabled() and any(
+        p.requires_grad for p in norm.parameters(recurse=False)
+    )
     return (x.detach().requires_grad_(), *inputs[1:]) if learns and not x.requires_grad else None
 
 

@@ -22,7 +22,11 @@ def replace_batchnorm(model: M, groups: int = 2) -> M | nn.GroupNorm:
     """
     if groups < 1:
         raise ConfigError(f"groups is {groups}, must be at least 1")
-    norms = {m: _replacement(name, m, groups) for name, m in model.named_modules() if isinstance(m, _BatchNorm)}
+    norms = {
+        m: _replacement(name, m, groups)
+        for name, m in model.named_modules()
+        if isinstance(m, _BatchNorm)
+    }
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
             if isinstance(child, _BatchNorm):

@@ -16,7 +16,9 @@ class BasicBlock(nn.Module):
         self.first = conv_norm(inputs, outputs, stride=stride)
         self.second = conv_norm(outputs, outputs)
         same = inputs == outputs and stride == 1
-        self.shortcut = nn.Identity() if same else conv_norm(inputs, outputs, kernel=1, stride=stride)
+        self.shortcut = (
+            nn.Identity() if same else conv_norm(inputs, outputs, kernel=1, stride=stride)
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         """The pre-activation sum."""
@@ -28,11 +30,17 @@ class BasicBlock(nn.Module):
 class ResNet(Staged):
     """Cuts: the stem and each stage, `blocks` blocks of equal width; every stage but the first halves the image."""
 
-    def __init__(self, widths: Sequence[int], blocks: Sequence[int], classes: int, channels: int) -> None:
+    def __init__(
+        self, widths: Sequence[int], blocks: Sequence[int], classes: int, channels: int
+    ) -> None:
         stages, inputs = [], widths[0]
         for index, (width, count) in enumerate(zip(widths, blocks, strict=True)):
             first = BasicBlock(inputs, width, stride=1 if index == 0 else 2)
-            stages.append(nn.Sequential(first, *(BasicBlock(width, width, stride=1) for _ in range(count - 1))))
+            stages.append(
+                nn.Sequential(
+                    first, *(BasicBlock(width, width, stride=1) for _ in range(count - 1))
+                )
+            )
             inputs = width
         super().__init__(conv_norm(channels, widths[0]), stages, nn.Linear(inputs, classes))
 

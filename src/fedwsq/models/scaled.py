@@ -31,12 +31,17 @@ NORMS = (nn.GroupNorm, _NormBase)
 
 
 def scaled_standardized(
-    weight: Tensor, gain: Tensor | None = None, gamma: float = GAMMA_RELU, variance: Variance = "unbiased"
+    weight: Tensor,
+    gain: Tensor | None = None,
+    gamma: float = GAMMA_RELU,
+    variance: Variance = "unbiased",
 ) -> Tensor:
     """`weight` standardized per output channel (dim 0) to length gain * gamma, up to the bias of the variance."""
     dims, fan_in = tuple(range(1, weight.ndim)), math.prod(weight.shape[1:])
     v = weight - weight.mean(dims, keepdim=True)
-    total = v.square().sum(dims, keepdim=True)  # fan_in * var, biased; `torch.var` is twice as slow on a CPU
+    total = v.square().sum(
+        dims, keepdim=True
+    )  # fan_in * var, biased; `torch.var` is twice as slow on a CPU
     if variance == "unbiased":
         total = total * (fan_in / (fan_in - 1))
     # The floor keeps a constant filter at zero, with a finite gradient: sqrt is never taken near 0.
@@ -101,8 +106,12 @@ _SCALED: dict[type[nn.Module], type[ScaledWSLayer]] = {
 def standardize_scaled(model: M, gamma: float = GAMMA_RELU, variance: Variance = "unbiased") -> M:
     """Turn every convolution with a fan-in of 3 or more into a scaled WS layer, in place, and return the model."""
     if any(isinstance(layer, WSLayer) for layer in model.modules()):
-        raise ConfigError("the model has standardized layers already; scaled standardization replaces the other kind")
-    chosen = [m for m in model.modules() if type(m) in _SCALED and math.prod(m.weight.shape[1:]) >= 3]  # type: ignore
+        raise ConfigError(
+            "the model has standardized layers already; scaled standardization replaces the other kind"
+        )
+    chosen = [
+        m for m in model.modules() if type(m) in _SCALED and math.prod(m.weight.shape[1:]) >= 3
+    ]  # type: ignore
     if not chosen:
         raise ConfigError(
             "the model has no layer to standardize: scaled weight standardization takes Conv1d, Conv2d and Conv3d "
@@ -155,9 +164,13 @@ class ScaledStandardization:
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.gamma) and self.gamma > 0):
-            raise ConfigError(f"scaled weight standardization needs a finite gamma above 0, got {self.gamma}")
+            raise ConfigError(
+                f"scaled weight standardization needs a finite gamma above 0, got {self.gamma}"
+            )
         if self.variance not in ("unbiased", "biased"):
-            raise ConfigError(f'variance = "{self.variance}" is unknown; it is "unbiased" or "biased"')
+            raise ConfigError(
+                f'variance = "{self.variance}" is unknown; it is "unbiased" or "biased"'
+            )
 
     def apply(self, model: nn.Module) -> nn.Module:
         """`model` with scaled WS convolutions, fresh weights in them, and without norms."""

@@ -46,7 +46,9 @@ class Staged(nn.Module):
             feature = stage(feature)
         return feature
 
-    def _pool(self, feature: Tensor) -> Tensor:  # [batch, channels, height, width] -> [batch, channels]
+    def _pool(
+        self, feature: Tensor
+    ) -> Tensor:  # [batch, channels, height, width] -> [batch, channels]
         return F.relu(feature).mean(dim=(2, 3))
 
 
@@ -54,5 +56,7 @@ def conv_norm(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, bias: bool = False
 ) -> nn.Sequential:
     """A convolution that keeps the size up to its stride, then GroupNorm with the published 2 groups."""
-    conv = nn.Conv2d(inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=bias)
+    conv = nn.Conv2d(
+        inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=bias
+    )
     return nn.Sequential(OrderedDict(conv=conv, norm=nn.GroupNorm(2, outputs, eps=1e-5)))

@@ -106,7 +106,9 @@ def _blocks(
     rows, fan_in = w.shape
     if w.device.type == "cpu":
         rows = min(rows, max(1, BLOCK // fan_in))
-    spare = [torch.empty(rows, fan_in, dtype=mean.dtype, device=w.device) for _ in range(temporaries)]
+    spare = [
+        torch.empty(rows, fan_in, dtype=mean.dtype, device=w.device) for _ in range(temporaries)
+    ]
     for start in range(0, len(w), rows or 1):
         block = tuple(x[start : start + rows] for x in (w, mean, *others))
         yield block, tuple(x[: len(block[0])] for x in spare)
@@ -122,7 +124,11 @@ def _rows(x: Tensor, channels_last: bool) -> Tensor:  # [out, ...] -> [out, fan_
 
 
 def _unrows(rows: Tensor, like: Tensor, channels_last: bool) -> Tensor:
-    return rows.view(like.movedim(1, -1).shape).movedim(-1, 1) if channels_last else rows.view(like.shape)
+    return (
+        rows.view(like.movedim(1, -1).shape).movedim(-1, 1)
+        if channels_last
+        else rows.view(like.shape)
+    )
 
 
 class WSLayer(nn.Module):
@@ -163,7 +169,9 @@ class WSLayer(nn.Module):
 
     def extra_repr(self) -> str:
         """The plain layer's, and the settings."""
-        return ", ".join([super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in self.settings)])
+        return ", ".join(
+            [super().extra_repr(), *(f"{name}={getattr(self, name)}" for name in self.settings)]
+        )
 
 
 class WSConv1d(WSLayer, nn.Conv1d):
@@ -221,7 +229,10 @@ def convolutions(name: str, module: nn.Module) -> bool:
 
 
 def standardize(
-    model: M, rho: float = 1e-3, eps: float = 1e-5, select: Callable[[str, nn.Module], bool] = convolutions
+    model: M,
+    rho: float = 1e-3,
+    eps: float = 1e-5,
+    select: Callable[[str, nn.Module], bool] = convolutions,
 ) -> M:
     """Turn the layers that `select(name, module)` chooses into WS layers, in place, and return the model.
 
@@ -240,7 +251,9 @@ def standardize(
     """
     _check(rho, eps)
     changed = 0
-    for name, layer in model.named_modules(remove_duplicate=False):  # under each of its names, if it is tied
+    for name, layer in model.named_modules(
+        remove_duplicate=False
+    ):  # under each of its names, if it is tied
         becomes = _STANDARDIZED.get(type(layer))
         # One value has no standard deviation, and two standardize to +-1/sqrt(2) whatever they are: zero gradient.
         if becomes is None or _fan_in(layer) < 3 or not select(name, layer):

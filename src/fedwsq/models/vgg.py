@@ -26,7 +26,9 @@ def vgg9(classes: int = 10, channels: int = 3) -> VGG:
         nn.Sequential(nn.ReLU(), _conv(32, 64)),
         nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), _conv(64, 128), nn.ReLU(), _conv(128, 128)),
         nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), _conv(128, 256), nn.ReLU(), _conv(256, 256)),
-        nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(4096, 512)),
+        nn.Sequential(
+            nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(4096, 512)
+        ),
         nn.Sequential(nn.ReLU(), nn.Linear(512, 512)),
     ]
     return VGG(_conv(channels, 32), stages, nn.Linear(512, classes))

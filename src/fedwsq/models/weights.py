@@ -53,7 +53,10 @@ def load_weights(model: nn.Module, path: str, classes: int = 0) -> None:
 def baked_metadata(model: nn.Module) -> dict[str, str]:
     """What a file of the weights that `bake` makes of this model, not baked yet, has to say of them."""
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, WSLayer)}
-    rhos = {name: 1.0 if isinstance(layer, ScaledWSLayer) else layer.rho for name, layer in layers.items()}
+    rhos = {
+        name: 1.0 if isinstance(layer, ScaledWSLayer) else layer.rho
+        for name, layer in layers.items()
+    }
     return {BAKED: "true", RHO: json.dumps(rhos)} if layers else {}
 
 
@@ -66,7 +69,9 @@ def weights_file(path: str) -> Path:
     """The file that `model.init` names."""
     source = Path(path).expanduser()
     if not source.is_file():
-        raise ConfigError(f"model.init = {path}: there is no such file; every process reads it from that path")
+        raise ConfigError(
+            f"model.init = {path}: there is no such file; every process reads it from that path"
+        )
     return source
 
 
@@ -96,15 +101,24 @@ def _rhos(metadata: dict[str, str], path: str) -> dict[str, float] | None:
     except (ValueError, TypeError, AttributeError, RecursionError):
         rhos = {"": math.nan}
     if not all(math.isfinite(rho) and rho > 0 for rho in rhos.values()):
-        raise ConfigError(f"model.init = {path} is damaged: its entry {RHO} must give each layer a number above 0")
+        raise ConfigError(
+            f"model.init = {path} is damaged: its entry {RHO} must give each layer a number above 0"
+        )
     return rhos
 
 
 def _require_fit(
-    model: nn.Module, names: dict[nn.Parameter, list[str]], given: Shapes, path: str, classes: int, checkpoint: bool
+    model: nn.Module,
+    names: dict[nn.Parameter, list[str]],
+    given: Shapes,
+    path: str,
+    classes: int,
+    checkpoint: bool,
 ) -> None:
     """Raise unless the file has every parameter under one of its names, in its shape, and nothing that is unknown."""
-    known = {name for tied in names.values() for name in tied} | set(model.state_dict())  # buffers may be there
+    known = {name for tied in names.values() for name in tied} | set(
+        model.state_dict()
+    )  # buffers may be there
     missing = [tied[0] for tied in names.values() if not any(name in given for name in tied)]
     extra = [name for name in given if name not in known]
     differ = {
@@ -116,7 +130,8 @@ def _require_fit(
     if not (missing or extra or differ):
         return
     outputs = {
-        theirs[0] if theirs[1:] == ours[1:] and ours[:1] == (classes,) else 0 for theirs, ours in differ.values()
+        theirs[0] if theirs[1:] == ours[1:] and ours[:1] == (classes,) else 0
+        for theirs, ours in differ.values()
     }
     if not missing and not extra and len(outputs) == 1 and 0 not in outputs:
         raise ConfigError(
@@ -125,13 +140,18 @@ def _require_fit(
         )
     said = [f"it lacks {_few(missing)}"] if missing else []
     said += [f"it has {_few(extra)}, which the model has not"] if extra else []
-    said += [f"{name} is {list(a)} there and {list(b)} in the model" for name, (a, b) in islice(differ.items(), 3)]
+    said += [
+        f"{name} is {list(a)} there and {list(b)} in the model"
+        for name, (a, b) in islice(differ.items(), 3)
+    ]
     if missing and all(name.endswith(".gain") for name in missing):
         way_out = "gains were folded into its weights: take the run's checkpoints/last.safetensors instead"
     elif checkpoint and not (extra or differ):
         way_out = "this checkpoint holds only what was trained; use the run's model.safetensors"
     else:
-        way_out = "set model.name and model.standardize to what it was saved from, or rename its tensors"
+        way_out = (
+            "set model.name and model.standardize to what it was saved from, or rename its tensors"
+        )
     raise ConfigError(f"model.init = {path} does not fit the model: {'; '.join(said)}; {way_out}")
 
 
@@ -145,7 +165,9 @@ def _value(given: Params, tied: Sequence[str], path: str) -> Tensor:
     x = given[first]
     for other in others:
         if not torch.equal(x, given[other]):
-            raise ConfigError(f"model.init = {path}: {first} and {other} differ, but are one tensor in the model")
+            raise ConfigError(
+                f"model.init = {path}: {first} and {other} differ, but are one tensor in the model"
+            )
     if not x.is_floating_point() or not torch.isfinite(x).all():
         wrong = f"is {x.dtype}" if not x.is_floating_point() else "holds values that are not finite"
         raise ConfigError(f"model.init = {path}: {first} {wrong}; weights must be finite floats")

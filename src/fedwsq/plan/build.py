@@ -62,14 +62,20 @@ SHORTHANDS: dict[Any, tuple[Any, Callable[[Any], dict[str, Any]]]] = {
 PLACES = ("data.root", "data.path", "data.partition.path", "channels.path", "model.init")
 
 
-def load_plan(config: str | Path = "quickstart", overrides: Mapping[str, Any] | Sequence[str] = ()) -> Plan:
+def load_plan(
+    config: str | Path = "quickstart", overrides: Mapping[str, Any] | Sequence[str] = ()
+) -> Plan:
     """The plan of a TOML file, or of a shipped config by name, with `key=value` overrides."""
     return make_plan(read_config(config), overrides)
 
 
-def make_plan(settings: Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str] = ()) -> Plan:
+def make_plan(
+    settings: Mapping[str, Any], overrides: Mapping[str, Any] | Sequence[str] = ()
+) -> Plan:
     """The plan of nested settings with dotted overrides on top; unknown keys and wrong values are refused."""
-    pairs = dict(overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides))
+    pairs = dict(
+        overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
+    )
     merged: dict[str, Any] = {}
     # In a file a method is the ground that the file's own settings stand on; given later, it goes on top of the file.
     for key, value in _expand(settings.get("method")).items():
@@ -86,7 +92,9 @@ def make_plan(settings: Mapping[str, Any], overrides: Mapping[str, Any] | Sequen
 def _tables_of(direction: str, pairs: Mapping[str, Any]) -> list[Any]:
     """What dotted overrides say of one direction of the traffic, as a table."""
     dotted = {
-        key.removeprefix(f"{direction}."): value for key, value in pairs.items() if key.startswith(f"{direction}.")
+        key.removeprefix(f"{direction}."): value
+        for key, value in pairs.items()
+        if key.startswith(f"{direction}.")
     }
     return [pairs.get(direction), dotted]
 
@@ -119,7 +127,9 @@ def read_config(config: str | Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         near = did_you_mean(str(config), shipped)
-        raise ConfigError(f"no config {str(config)!r}: not a file, and not one of {', '.join(shipped)}{near}") from None
+        raise ConfigError(
+            f"no config {str(config)!r}: not a file, and not one of {', '.join(shipped)}{near}"
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read config {path}: {error}") from None
     except tomllib.TOMLDecodeError as error:
@@ -178,8 +188,12 @@ def _expand(method: Any) -> dict[str, Any]:
     if method is None:
         return {}
     if not isinstance(method, str) or method not in METHODS:
-        raise ConfigError(f"method is {method!r}; it can be {', '.join(METHODS)}{did_you_mean(method, METHODS)}")
-    return copy.deepcopy({**PLAIN, **METHODS[method].settings})  # overrides change what they are given
+        raise ConfigError(
+            f"method is {method!r}; it can be {', '.join(METHODS)}{did_you_mean(method, METHODS)}"
+        )
+    return copy.deepcopy(
+        {**PLAIN, **METHODS[method].settings}
+    )  # overrides change what they are given
 
 
 def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> None:
@@ -201,9 +215,15 @@ def _override(settings: dict[str, Any], key: str, value: Any) -> None:
             inner = settings[part] = {"name": inner}
         if not isinstance(inner, dict):
             where = ".".join(path[: depth + 1])
-            raise ConfigError(f"{where} is {inner!r}, so {key} cannot be set; give {where} a table with a name instead")
+            raise ConfigError(
+                f"{where} is {inner!r}, so {key} cannot be set; give {where} a table with a name instead"
+            )
         settings = inner
-    if isinstance(value, str) and isinstance(settings.get(last), dict) and settings[last].get("name") == value:
+    if (
+        isinstance(value, str)
+        and isinstance(settings.get(last), dict)
+        and settings[last].get("name") == value
+    ):
         return  # the name it has already: keep its other fields
     settings[last] = value
 
@@ -218,7 +238,9 @@ def _build(hint: Any, value: Any, where: str) -> Any:
     if origin is Literal:
         options = get_args(hint)
         if value not in options:
-            raise ConfigError(f"{where} is {value!r}; it can be {', '.join(options)}{did_you_mean(value, options)}")
+            raise ConfigError(
+                f"{where} is {value!r}; it can be {', '.join(options)}{did_you_mean(value, options)}"
+            )
         return value
     if origin in (Union, types.UnionType):
         *others, last = (option for option in get_args(hint) if option is not type(None))
@@ -229,7 +251,9 @@ def _build(hint: Any, value: Any, where: str) -> Any:
     if origin is tuple:
         if not isinstance(value, list):
             raise ConfigError(f"{where} is {value!r}, must be a list")
-        return tuple(_build(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(value))
+        return tuple(
+            _build(get_args(hint)[0], item, f"{where}[{i}]") for i, item in enumerate(value)
+        )
     return value if hint is Any else _build_scalar(hint, value, where)
 
 
@@ -237,7 +261,9 @@ def _build_scalar(hint: Any, value: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, hint) or (hint is not bool and isinstance(value, bool)):
-        kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[hint]
+        kind = {int: "a whole number", float: "a number", bool: "true or false", str: "a string"}[
+            hint
+        ]
         raise ConfigError(f"{where} is {value!r}, must be {kind}")
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{where} is {value}, must be a finite number")
@@ -258,7 +284,11 @@ def _build_entry(hint: Any, value: Any, where: str) -> Any:
     if issubclass(hint, Recipe):
         hints = get_type_hints(target.__init__ if isinstance(target, type) else target)  # type: ignore[misc]
         possible = hint(name, target).settings.items()
-        known = {key: hints.get(key, _kind_of(p.default)) for key, p in possible if p.kind not in VARIADIC}
+        known = {
+            key: hints.get(key, _kind_of(p.default))
+            for key, p in possible
+            if p.kind not in VARIADIC
+        }
         return hint(name, target, _build_known(known, settings, where, name))
     if not is_dataclass(target):
         raise ConfigError(f"{where} is {name!r}, which is not a dataclass")
@@ -280,7 +310,9 @@ def _find(table: Mapping[str, Callable[..., Any]], name: Any, where: str) -> Any
         raise ConfigError(f"{where} is {name!r}; it can be {offer}")
     module, _, attribute = name.partition(":")
     if module == "__main__":
-        raise ConfigError(f"{where} is {name!r}, in the script that runs; put it into a file that can be imported")
+        raise ConfigError(
+            f"{where} is {name!r}, in the script that runs; put it into a file that can be imported"
+        )
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
@@ -288,7 +320,9 @@ def _find(table: Mapping[str, Callable[..., Any]], name: Any, where: str) -> Any
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"{where} is {name!r}, which cannot be imported: {error}") from None
     if not callable(found):
-        raise ConfigError(f"{where} is {name!r}, which is {type(found).__name__}, not a function or a class")
+        raise ConfigError(
+            f"{where} is {name!r}, which is {type(found).__name__}, not a function or a class"
+        )
     return found
 
 
@@ -304,7 +338,11 @@ def _build_fields(target: Any, settings: dict[str, Any], where: str, name: str =
             rest.setdefault("name", f.default.name)
             values[f.name] = _build(hints[f.name], rest, where)
     for f in fields(target):  # a setting of what is there by default needs no name before it
-        if hints[f.name] in TABLES and isinstance(settings.get(f.name), Mapping) and f.default is not MISSING:
+        if (
+            hints[f.name] in TABLES
+            and isinstance(settings.get(f.name), Mapping)
+            and f.default is not MISSING
+        ):
             settings[f.name] = {"name": _dump(hints[f.name], f.default)["name"], **settings[f.name]}
     values |= _build_known(own, settings, where, name)
     try:
@@ -313,19 +351,28 @@ def _build_fields(target: Any, settings: dict[str, Any], where: str, name: str =
         raise ConfigError(f"{where}: {error}" if where else str(error)) from None
 
 
-def _build_known(known: Mapping[str, Any], settings: Mapping[str, Any], where: str, name: str) -> dict[str, Any]:
+def _build_known(
+    known: Mapping[str, Any], settings: Mapping[str, Any], where: str, name: str
+) -> dict[str, Any]:
     for key in settings:
         if key not in known:
             place = f"{where}.{key}" if where else key
             owner = name or where or "a plan"
             hint = did_you_mean(key, known) or _elsewhere(key, place)
-            raise ConfigError(f"unknown key {place}; {owner} has {', '.join(known) or 'no settings'}{hint}")
-    return {key: _build(known[key], value, f"{where}.{key}" if where else key) for key, value in settings.items()}
+            raise ConfigError(
+                f"unknown key {place}; {owner} has {', '.join(known) or 'no settings'}{hint}"
+            )
+    return {
+        key: _build(known[key], value, f"{where}.{key}" if where else key)
+        for key, value in settings.items()
+    }
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{where} is {value!r}, must be a table such as {where} = {{ name = ... }}")
+        raise ConfigError(
+            f"{where} is {value!r}, must be a table such as {where} = {{ name = ... }}"
+        )
     return dict(value)
 
 
@@ -335,7 +382,9 @@ def _elsewhere(key: str, place: str) -> str:
     def paths(settings: Mapping[str, Any], prefix: str) -> list[str]:
         found = []
         for name, value in settings.items():
-            found += paths(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [prefix + name]
+            found += (
+                paths(value, f"{prefix}{name}.") if isinstance(value, Mapping) else [prefix + name]
+            )
         return found
 
     common = ["data.root", "data.partition.alpha", "model.standardize.rho", "uplink.codec.momentum"]

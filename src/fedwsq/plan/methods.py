@@ -211,5 +211,10 @@ def _hyper_parameters(method: Method) -> str:
     plan = make_plan({}, {**PLAIN, **method.settings})
     parts: list[Any] = [plan.algorithm, plan.model.standardize, plan.uplink.codec]
     parts += [plan.algorithm.server] if isinstance(plan.algorithm, FedAvg) else []
-    named = [f"`{f.name} = {getattr(part, f.name)}`" for part in parts for f in fields(part) if f.name != "server"]
+    named = [
+        f"`{f.name} = {getattr(part, f.name)}`"
+        for part in parts
+        for f in fields(part)
+        if f.name != "server"
+    ]
     return ", ".join(named)

@@ -40,16 +40,22 @@ class DataPlan:
     clients: int = 10
     partition: SplitData = SplitData("dirichlet", PARTITIONS["dirichlet"])
     validation: float = 0.0  # share of the training data held out; accuracy is then measured on it, not on test data
-    client_test: float = 0.0  # share of each client's examples kept back; `eval_clients` then measures on them
+    client_test: float = (
+        0.0  # share of each client's examples kept back; `eval_clients` then measures on them
+    )
     augment: bool = True  # where the data set has an augmentation
 
     def __post_init__(self) -> None:
         if self.clients < 1:
             raise ConfigError(f"clients is {self.clients}, must be at least 1")
         if not 0 <= self.validation < 1:
-            raise ConfigError(f"validation is {self.validation}, must be a share of the training data, 0 to below 1")
+            raise ConfigError(
+                f"validation is {self.validation}, must be a share of the training data, 0 to below 1"
+            )
         if not 0 <= self.client_test < 1:
-            raise ConfigError(f"client_test is {self.client_test}, must be a share of a client's data, 0 to below 1")
+            raise ConfigError(
+                f"client_test is {self.client_test}, must be a share of a client's data, 0 to below 1"
+            )
 
 
 @dataclass(frozen=True)
@@ -59,13 +65,17 @@ class ModelPlan:
     build: BuildModel = field(default=BuildModel("cnn", MODELS["cnn"]), metadata={"flat": True})
     standardize: Standardization = NoStandardization()
     init: str = ""  # a safetensors file to start from; "": from the seed
-    train: str = ""  # a regular expression: only parameters in whose names it is found are trained and sent
+    train: str = (
+        ""  # a regular expression: only parameters in whose names it is found are trained and sent
+    )
 
     def __post_init__(self) -> None:
         try:
             re.compile(self.train)
         except re.error as error:
-            raise ConfigError(f"train is {self.train!r}, which is not a regular expression: {error}") from None
+            raise ConfigError(
+                f"train is {self.train!r}, which is not a regular expression: {error}"
+            ) from None
 
 
 Aggregation = Literal["examples", "uniform", "error", "sum"]
@@ -88,7 +98,9 @@ class Plan:
     aggregation: Aggregation = "examples"
     metric: Metric = Metric("accuracy", METRICS["accuracy"])
     eval_every: int = 1
-    eval_clients: bool = False  # also by client: on its `data.client_test`, else estimated from its mix of classes
+    eval_clients: bool = (
+        False  # also by client: on its `data.client_test`, else estimated from its mix of classes
+    )
     checkpoint_every: int = 1
     stop_at_accuracy: float = 0.0  # 0: run all rounds
     data: DataPlan = DataPlan()
@@ -106,7 +118,9 @@ class Plan:
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}, must be between 0 and 2^63 - 1")
         if not 0 <= self.stop_at_accuracy <= 1:
-            raise ConfigError(f"stop_at_accuracy is {self.stop_at_accuracy}, must be between 0 and 1 (0: off)")
+            raise ConfigError(
+                f"stop_at_accuracy is {self.stop_at_accuracy}, must be between 0 and 1 (0: off)"
+            )
         if self.clients_per_round > self.data.clients:
             raise ConfigError(
                 f"clients_per_round is {self.clients_per_round} but data.clients is {self.data.clients}: "
@@ -119,4 +133,6 @@ class Plan:
                 "aggregation = sum needs fedavg or a method built on it: the others are derived for the mean"
             )
         if self.eval_clients and self.metric.name != "accuracy":
-            raise ConfigError("eval_clients needs metric = accuracy: it weighs the accuracy of each class")
+            raise ConfigError(
+                "eval_clients needs metric = accuracy: it weighs the accuracy of each class"
+            )

@@ -13,7 +13,9 @@ def summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise ConfigError("--tensorboard needs an extra: pip install 'fedwsq[tensorboard]'") from None
+        raise ConfigError(
+            "--tensorboard needs an extra: pip install 'fedwsq[tensorboard]'"
+        ) from None
     return SummaryWriter
 
 

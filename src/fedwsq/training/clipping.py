@@ -17,7 +17,9 @@ def clip_norm(params: Iterable[Tensor], limit: float) -> None:
     if not norms:
         return
     factor = limit / (torch.linalg.vector_norm(torch.stack(norms)) + 1e-6)
-    if factor.device.type == "cpu" and factor >= 1:  # not when NaN; and a GPU is not to be waited for
+    if (
+        factor.device.type == "cpu" and factor >= 1
+    ):  # not when NaN; and a GPU is not to be waited for
         return
     for gradient in gradients:
         gradient.mul_(factor.clamp(max=1.0))
@@ -29,7 +31,9 @@ def adaptive_clip(gradient: Tensor, weight: Tensor, limit: float, eps: float = 1
     A bias, a gain or a scalar is one unit as a whole. Units within the bound keep their exact values.
     """
     bound = limit * unit_norm(weight).clamp(min=eps)
-    return gradient * (bound / unit_norm(gradient)).clamp(max=1.0)  # a zero gradient: bound / 0 = inf, so 1
+    return gradient * (bound / unit_norm(gradient)).clamp(
+        max=1.0
+    )  # a zero gradient: bound / 0 = inf, so 1
 
 
 def unit_norm(x: Tensor) -> Tensor:

@@ -52,7 +52,9 @@ class Training:
         if not self.lr > 0:
             raise ConfigError(f"lr is {self.lr}, must be above 0")
         if not 0 < self.lr_decay <= 1:
-            raise ConfigError(f"lr_decay is {self.lr_decay}, must be above 0 and at most 1 (1: no decay)")
+            raise ConfigError(
+                f"lr_decay is {self.lr_decay}, must be above 0 and at most 1 (1: no decay)"
+            )
         for name in ("batch_size", "weight_decay", "clip_norm", "agc"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
@@ -74,7 +76,9 @@ def learning_rates(training: Training, round_: int, rounds: int) -> list[float]:
     exponent = round_ - 1
     if training.schedule == "published":
         exponent = exponent * (1000 // rounds) if rounds < 1000 else exponent // (rounds // 1000)
-    return [training.lr * training.lr_decay ** (exponent + epoch) for epoch in range(training.epochs)]
+    return [
+        training.lr * training.lr_decay ** (exponent + epoch) for epoch in range(training.epochs)
+    ]
 
 
 class Shard(NamedTuple):
@@ -136,7 +140,9 @@ class LocalTask:
         params = load(self.model, start)
         self.model.train()
         loss = loss or self.loss
-        optimizer = self.training.optimizer.build(params.values(), self.training.weight_decay, extra_decay)
+        optimizer = self.training.optimizer.build(
+            params.values(), self.training.weight_decay, extra_decay
+        )
         total, steps, lr_sum = torch.zeros((), device=self.device), 0, 0.0
         with self._own_randomness():
             for epoch, lr in enumerate(self.learning_rates):
@@ -146,7 +152,11 @@ class LocalTask:
                     total += self._backward(params, x, y, loss, direction)
                     if self.training.agc:
                         for p in params.values():
-                            p.grad = None if p.grad is None else adaptive_clip(p.grad, p.detach(), self.training.agc)
+                            p.grad = (
+                                None
+                                if p.grad is None
+                                else adaptive_clip(p.grad, p.detach(), self.training.agc)
+                            )
                     if self.training.clip_norm:
                         clip_norm(params.values(), self.training.clip_norm)
                     optimizer.step()
@@ -186,7 +196,9 @@ class LocalTask:
                 x = x.contiguous(memory_format=torch.channels_last)
             yield x, self.shard.y[chosen].to(self.device)
 
-    def _backward(self, params: Params, x: Tensor, y: Tensor, loss: Loss, direction: Direction | None) -> Tensor:
+    def _backward(
+        self, params: Params, x: Tensor, y: Tensor, loss: Loss, direction: Direction | None
+    ) -> Tensor:
         """Leave the step's direction in the parameters' gradients and return the loss at the current point."""
         losses: list[Tensor] = []
         idle: set[str] = set()  # parameters that the loss does not depend on
@@ -205,13 +217,18 @@ class LocalTask:
             backward()
             load(self.model, here)
             idle.update(name for name, p in params.items() if p.grad is None)
-            return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in params.items()}
+            return {
+                name: torch.zeros_like(p) if p.grad is None else p.grad
+                for name, p in params.items()
+            }
 
         if direction is None:
             backward()
         else:
             for name, step in direction(snapshot(params), gradient).items():
-                params[name].grad = None if name in idle else step  # as without a direction: no step, no decay
+                params[name].grad = (
+                    None if name in idle else step
+                )  # as without a direction: no step, no decay
         return losses[0]
 
 

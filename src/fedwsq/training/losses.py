@@ -38,4 +38,7 @@ def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.mse_loss(outputs.reshape(targets.shape), targets)
 
 
-CRITERIA: dict[str, Callable[..., Tensor]] = {"cross_entropy": cross_entropy, "squared_error": squared_error}
+CRITERIA: dict[str, Callable[..., Tensor]] = {
+    "cross_entropy": cross_entropy,
+    "squared_error": squared_error,
+}

@@ -91,9 +91,13 @@ class AdamW:
     def build(self, params: Iterable[Tensor], weight_decay: float, extra_decay: float) -> Stepper:
         """A method's own decay belongs to its gradient, which Adam would rescale: refused."""
         if extra_decay:
-            raise ConfigError("this algorithm puts part of its gradient into the decay; use training.optimizer=sgd")
+            raise ConfigError(
+                "this algorithm puts part of its gradient into the decay; use training.optimizer=sgd"
+            )
         betas = (self.beta1, self.beta2)
-        return torch.optim.AdamW(params, lr=0.0, betas=betas, eps=self.eps, weight_decay=weight_decay)
+        return torch.optim.AdamW(
+            params, lr=0.0, betas=betas, eps=self.eps, weight_decay=weight_decay
+        )
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": Sgd, "adamw": AdamW}

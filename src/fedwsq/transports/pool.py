@@ -93,11 +93,17 @@ class Pool:
     One that dies is replaced, and the client it was working for has failed.
     """
 
-    MAX_DEATHS = 3  # in a row, of workers that never answered: then something is wrong with every worker
+    MAX_DEATHS = (
+        3  # in a row, of workers that never answered: then something is wrong with every worker
+    )
 
-    def __init__(self, plan_toml: str, workers: int, device: torch.device, store: Path | None = None) -> None:
+    def __init__(
+        self, plan_toml: str, workers: int, device: torch.device, store: Path | None = None
+    ) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
-        if store is None:  # not a run in a directory; any worker may be asked for any client, so they share one
+        if (
+            store is None
+        ):  # not a run in a directory; any worker may be asked for any client, so they share one
             self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
             store = Path(self._temporary.name)
         self._setup, self._device = _setup(plan_toml, device, store), device
@@ -111,7 +117,9 @@ class Pool:
     def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Reply | Failure]:
         """Hand the orders out as workers come free, the longest first: none is left to work alone at the end."""
         orders = sorted(orders, key=lambda order: -order.cost)
-        for index, answer in self._scatter([Task(order.body or body, b"O" + order.head) for order in orders]):
+        for index, answer in self._scatter(
+            [Task(order.body or body, b"O" + order.head) for order in orders]
+        ):
             key = orders[index].key
             if answer is None:
                 yield Failure(key, "its worker process died")
@@ -123,7 +131,9 @@ class Pool:
     def evaluate(self, body: bytes, starts: Sequence[int]) -> list[Scores]:
         """Split the batches over the workers."""
         scores: dict[int, Scores] = {}
-        while missing := [start for start in starts if start not in scores]:  # after a death, ask again
+        while missing := [
+            start for start in starts if start not in scores
+        ]:  # after a death, ask again
             for index, answer in self._scatter([Task(body, b"E%d" % start) for start in missing]):
                 if answer is not None and answer[0] == b"F":
                     raise RunError(f"evaluation failed: {answer[1].decode()}")
@@ -146,7 +156,9 @@ class Pool:
             try:
                 for slot in range(len(self._workers)):
                     self._hand_out(slot, waiting, shelf)
-                while busy := {worker.pipe: slot for slot, worker in enumerate(self._workers) if worker.asked}:
+                while busy := {
+                    worker.pipe: slot for slot, worker in enumerate(self._workers) if worker.asked
+                }:
                     for pipe in wait(list(busy)):
                         slot = busy[pipe]  # type: ignore[index]
                         asked, answer = self._workers[slot].asked, self._workers[slot].answer()
@@ -159,8 +171,12 @@ class Pool:
                         self._hand_out(slot, waiting, shelf)
                         yield index, answer
             finally:
-                for slot, worker in enumerate(self._workers):  # none if closed before this round was over
-                    if worker.asked:  # abandoned half-way: their answers must not reach the next round
+                for slot, worker in enumerate(
+                    self._workers
+                ):  # none if closed before this round was over
+                    if (
+                        worker.asked
+                    ):  # abandoned half-way: their answers must not reach the next round
                         worker.stop()
                         self._workers[slot] = _Worker(self._setup, gpu_for(slot, self._device))
 
@@ -180,7 +196,9 @@ class Pool:
         why = self._workers[slot].stop()
         self._deaths += not self._workers[slot].answered
         if self._deaths >= self.MAX_DEATHS:
-            raise RunError(f"{self._deaths} worker processes died in a row ({why}); try fewer with --workers 1")
+            raise RunError(
+                f"{self._deaths} worker processes died in a row ({why}); try fewer with --workers 1"
+            )
         self._workers[slot] = _Worker(self._setup, gpu_for(slot, self._device))
 
 
@@ -196,8 +214,13 @@ class Recorded:
         shared: dict[str, bytes] = {}
         for order in orders:
             round_name = f"round-{order.key.round}"
-            shared |= {f"{round_name}-broadcast": body, **({f"{round_name}-whole": order.body} if order.body else {})}
-            (self.folder / f"{round_name}-client-{order.key.client}-order.fwsq").write_bytes(order.head)
+            shared |= {
+                f"{round_name}-broadcast": body,
+                **({f"{round_name}-whole": order.body} if order.body else {}),
+            }
+            (self.folder / f"{round_name}-client-{order.key.client}-order.fwsq").write_bytes(
+                order.head
+            )
         for name, data in shared.items():
             (self.folder / f"{name}.fwsq").write_bytes(data)
         for answer in self.inner.dispatch(body, orders):
@@ -248,7 +271,9 @@ class _Shelf:
 
 def _nameless(data: bytes) -> int:
     """A descriptor of a file that has no name and lives in memory, where the system has such, and holds `data`."""
-    if hasattr(os, "memfd_create"):  # not bound by the size of /dev/shm, which containers keep small
+    if hasattr(
+        os, "memfd_create"
+    ):  # not bound by the size of /dev/shm, which containers keep small
         descriptor = os.memfd_create("fedwsq")
     else:
         with tempfile.TemporaryFile() as file:
@@ -267,16 +292,32 @@ class _Worker:
         threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         self.process = subprocess.Popen(
             # -P: our own sys.path, without the working directory in front of it.
-            [sys.executable, "-P", "-m", "fedwsq.transports.worker", str(theirs.fileno()), str(os.getpid())],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "fedwsq.transports.worker",
+                str(theirs.fileno()),
+                str(os.getpid()),
+            ],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            env={**MALLOC, **os.environ, **threads, **(environment or {}), "PYTHONPATH": os.pathsep.join(paths)},
+            env={
+                **MALLOC,
+                **os.environ,
+                **threads,
+                **(environment or {}),
+                "PYTHONPATH": os.pathsep.join(paths),
+            },
             process_group=0,  # Ctrl-C is for the parent alone
         )
         theirs.close()
         self.answered = False
         self.asked: deque[tuple[int, Task]] = deque()  # what it has not answered yet
-        self._pace, self._since = math.inf, 0.0  # seconds of the last task, and when the next one began
+        self._pace, self._since = (
+            math.inf,
+            0.0,
+        )  # seconds of the last task, and when the next one began
         self._setup, self._held = setup, deque[int](maxlen=HELD)
         self.pipe.send_bytes(b"P" + setup)
 
@@ -345,12 +386,20 @@ def reason(error: Exception) -> str:
 
 
 def _setup(plan_toml: str, device: torch.device, store: Path | None) -> bytes:
-    return json.dumps({"plan": plan_toml, "device": str(device), "store": str(store) if store else None}).encode()
+    return json.dumps(
+        {"plan": plan_toml, "device": str(device), "store": str(store) if store else None}
+    ).encode()
 
 
 def write_scores(scores: Scores) -> bytes:
     """Scores as a frame's payload."""
-    plain = [scores.examples, scores.value_sum, scores.loss_sum, scores.correct.tolist(), scores.count.tolist()]
+    plain = [
+        scores.examples,
+        scores.value_sum,
+        scores.loss_sum,
+        scores.correct.tolist(),
+        scores.count.tolist(),
+    ]
     return json.dumps(plain).encode()
 
 

@@ -28,7 +28,9 @@ def main(fd: int, parent: int) -> None:
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     pipe, bodies = Connection(fd), deque[memoryview](maxlen=HELD)
-    with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone, or has no use for us any more
+    with contextlib.suppress(
+        EOFError, ConnectionError
+    ):  # the parent is gone, or has no use for us any more
         site = _site(pipe.recv_bytes()[1:])
         while True:
             frame = pipe.recv_bytes()
@@ -61,7 +63,9 @@ def _trim() -> None:
 def _site(setup: bytes) -> Site:
     plain = json.loads(setup)
     workload = build_workload(make_plan(tomllib.loads(plain["plan"])))
-    return Site(workload, torch.device(plain["device"]), Path(plain["store"]) if plain["store"] else None)
+    return Site(
+        workload, torch.device(plain["device"]), Path(plain["store"]) if plain["store"] else None
+    )
 
 
 def _evaluate(site: Site, body: memoryview, start: int) -> Answer:

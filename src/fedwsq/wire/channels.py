@@ -64,7 +64,9 @@ class Lognormal:
         require(channel_of(self), "lognormal")
         for name in ("sigma", "fading"):
             if not 0 <= getattr(self, name) <= 3:
-                raise ConfigError(f"lognormal {name} is {getattr(self, name):g}, must be between 0 and 3")
+                raise ConfigError(
+                    f"lognormal {name} is {getattr(self, name):g}, must be between 0 and 3"
+                )
 
     def __call__(self, key: Key) -> Channel:
         """The client's own values, times this round's fading."""
@@ -76,7 +78,9 @@ class Lognormal:
             self.sigma * own[2],
             self.sigma * own[3],
         )
-        return bounded(*(middle * math.exp(x) for middle, x in zip(channel_of(self), logs, strict=True)))
+        return bounded(
+            *(middle * math.exp(x) for middle, x in zip(channel_of(self), logs, strict=True))
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,9 @@ class Trace:
 
     def __post_init__(self) -> None:
         if not self.path:
-            raise ConfigError("trace needs a path: a CSV file of channels, or the rounds.jsonl of a run that had them")
+            raise ConfigError(
+                "trace needs a path: a CSV file of channels, or the rounds.jsonl of a run that had them"
+            )
 
     def __call__(self, key: Key) -> Channel:
         """The row in force."""
@@ -172,7 +178,9 @@ def channel_of(settings: Lognormal | Measured) -> Channel:
 def bounded(*values: float) -> Channel:
     """The nearest channel within all reason."""
     limits = (RATE_BOUNDS, RATE_BOUNDS, TIME_BOUNDS, TIME_BOUNDS)
-    return Channel(*(min(max(value, low), high) for value, (low, high) in zip(values, limits, strict=True)))
+    return Channel(
+        *(min(max(value, low), high) for value, (low, high) in zip(values, limits, strict=True))
+    )
 
 
 def require(channel: Channel, where: str) -> None:
@@ -201,7 +209,9 @@ def read_trace(path: str) -> Rows:
     try:
         found = file.stat()
         if found.st_size > MAX_TRACE_BYTES:
-            raise ConfigError(f"trace {path} has {found.st_size} bytes, at most {MAX_TRACE_BYTES} are read")
+            raise ConfigError(
+                f"trace {path} has {found.st_size} bytes, at most {MAX_TRACE_BYTES} are read"
+            )
         return _read_trace(file, found.st_mtime_ns, found.st_size)
     except OSError as error:
         raise ConfigError(f"cannot read trace {path}: {error.strerror}") from None
@@ -214,7 +224,9 @@ def _read_trace(file: Path, modified: int, size: int) -> Rows:
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
-        raise ConfigError(f"trace {file} is not text: it must be a CSV file or a rounds.jsonl") from None
+        raise ConfigError(
+            f"trace {file} is not text: it must be a CSV file or a rounds.jsonl"
+        ) from None
     try:
         rows = list(record_rows(lines) if file.suffix == ".jsonl" else csv_rows(lines))
         return by_client(rows)
@@ -232,7 +244,9 @@ def csv_rows(lines: list[str]) -> Iterator[Row]:
             raise ConfigError(f"line 1 has no column {name}; a trace has {', '.join(needed)}")
     for name in header:
         if name not in (*needed, *optional) or header.count(name) > 1:
-            raise ConfigError(f"line 1: column {name!r} is unknown or there twice; more can be {', '.join(optional)}")
+            raise ConfigError(
+                f"line 1: column {name!r} is unknown or there twice; more can be {', '.join(optional)}"
+            )
     for fields in reader:
         if not fields:
             continue
@@ -240,9 +254,16 @@ def csv_rows(lines: list[str]) -> Iterator[Row]:
         if len(fields) != len(header):
             raise ConfigError(f"{where} has {len(fields)} fields, the header has {len(header)}")
         row = dict(zip(header, fields, strict=True))
-        channel = Channel(*(number(row.get(name, "0"), f"{where}: {name}") for name in Channel._fields))
+        channel = Channel(
+            *(number(row.get(name, "0"), f"{where}: {name}") for name in Channel._fields)
+        )
         client = whole(row["client"], f"{where}: client")
-        yield Row(reader.line_num, client, whole(row.get("round", "1"), f"{where}: round", least=1), channel)
+        yield Row(
+            reader.line_num,
+            client,
+            whole(row.get("round", "1"), f"{where}: round", least=1),
+            channel,
+        )
 
 
 def record_rows(lines: list[str]) -> Iterator[Row]:
@@ -284,7 +305,9 @@ def by_client(rows: list[Row]) -> Rows:
 
 def whole(text: str, where: str, least: int = 0) -> int:
     """A whole number from a file."""
-    if not (text.strip().isascii() and text.strip().isdigit() and len(text) <= 18 and int(text) >= least):
+    if not (
+        text.strip().isascii() and text.strip().isdigit() and len(text) <= 18 and int(text) >= least
+    ):
         raise ConfigError(f"{where} is {text[:40]!r}, must be a whole number, {least} or more")
     return int(text)
 

@@ -33,9 +33,13 @@ class Downlink(Link):
         if self.mode not in ("model", "chain"):
             raise ConfigError(f"downlink mode is {self.mode!r}; it can be model, chain")
         if not isinstance(self.bits, Fixed):
-            raise ConfigError("downlink.bits must be one number: a broadcast is the same for everyone")
+            raise ConfigError(
+                "downlink.bits must be one number: a broadcast is the same for everyone"
+            )
         if self.mode == "chain" and self.lossless:
-            raise ConfigError("downlink.mode = chain codes differences and needs a codec, such as downlink.codec=danuq")
+            raise ConfigError(
+                "downlink.mode = chain codes differences and needs a codec, such as downlink.codec=danuq"
+            )
         if self.mode == "chain":
             self.require_contraction("downlink.mode = chain")
         if self.error_feedback:
@@ -52,7 +56,11 @@ class Downlink(Link):
     def rate(self) -> tuple[float, ...]:
         """The rate of every broadcast, as an order would carry it."""
         fixed = only_rate(self.codec)
-        return (as_sent(self.bits.bits if fixed is None and isinstance(self.bits, Fixed) else fixed or 32.0),)
+        return (
+            as_sent(
+                self.bits.bits if fixed is None and isinstance(self.bits, Fixed) else fixed or 32.0
+            ),
+        )
 
 
 class Public(NamedTuple):
@@ -70,21 +78,29 @@ def step_forward(
         return {vector: dict(params) for vector, params in target.items()}, {}
     difference = {vector: sub(params, public.vectors[vector]) for vector, params in target.items()}
     packets = link.send(difference, {}, key, link.rate, schema).packets
-    return apply_step(link, public.vectors, packets, key, schema), named_by_round(packets, key.round)
+    return apply_step(link, public.vectors, packets, key, schema), named_by_round(
+        packets, key.round
+    )
 
 
-def apply_step(link: Downlink, vectors: Vectors, packets: Packets, key: Key, schema: Schema) -> Vectors:
+def apply_step(
+    link: Downlink, vectors: Vectors, packets: Packets, key: Key, schema: Schema
+) -> Vectors:
     """The public model after one more difference: the same additions at both ends, so the same bits."""
     decoded = link.receive(packets, {}, key, schema)
     return {vector: add(params, decoded[vector]) for vector, params in vectors.items()}
 
 
-def rebuild(link: Downlink, held: Vectors, steps: Packets, first: int, last: int, seed: int, schema: Schema) -> Vectors:
+def rebuild(
+    link: Downlink, held: Vectors, steps: Packets, first: int, last: int, seed: int, schema: Schema
+) -> Vectors:
     """The public model of round `last` from the one held after round `first`, and the differences in between."""
     by_round = split_by_round(steps)
     # The number first: a round from elsewhere may be any, and a range of that many is not made.
     if len(by_round) != last - first or sorted(by_round) != list(range(first + 1, last + 1)):
-        raise MessageError(f"differences of rounds {sorted(by_round)}, expected {first + 1} to {last}")
+        raise MessageError(
+            f"differences of rounds {sorted(by_round)}, expected {first + 1} to {last}"
+        )
     for number in range(first + 1, last + 1):
         link.check(by_round[number], tuple(held), link.rate, schema)
         held = apply_step(link, held, by_round[number], Key(seed, number, EVERYONE), schema)
@@ -110,7 +126,9 @@ def read_steps(public: Public | None, schema: Schema) -> dict[int, Packets]:
     return {number: decode(body, schema, Kind.BROADCAST).packets for number, body in steps}
 
 
-def keep_steps(public: Public | None, number: int, body: bytes, whole_bytes: int) -> Mapping[int, bytes]:
+def keep_steps(
+    public: Public | None, number: int, body: bytes, whole_bytes: int
+) -> Mapping[int, bytes]:
     """The differences worth keeping, with the newest: as many of the last as are shorter than the whole model."""
     if public is None:  # the first model has no difference that leads to it
         return {}

@@ -17,11 +17,21 @@ from fedwsq.codecs.measure import normal_error
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Channel, Key, Rate, Shapes, Vectors
-from fedwsq.wire.message import ENTRY_BYTES, EVERYONE, REPLY_METRICS, Packets, Schema, Shared, reply_overhead
+from fedwsq.wire.message import (
+    ENTRY_BYTES,
+    EVERYONE,
+    REPLY_METRICS,
+    Packets,
+    Schema,
+    Shared,
+    reply_overhead,
+)
 
 T = TypeVar("T")
 NOTHING = torch.empty(0)  # the shared state of a tensor that has none
-Sides = dict[str, dict[str, list[tuple[float, ...]]]]  # vector -> tensor -> the side values of every accepted packet
+Sides = dict[
+    str, dict[str, list[tuple[float, ...]]]
+]  # vector -> tensor -> the side values of every accepted packet
 
 
 def published(shapes: Shapes) -> list[str]:
@@ -40,7 +50,11 @@ def everything(shapes: Shapes) -> list[str]:
 
 
 Select = Literal["published", "weights", "all"]
-SELECTS: dict[str, Callable[[Shapes], list[str]]] = {"published": published, "weights": weights, "all": everything}
+SELECTS: dict[str, Callable[[Shapes], list[str]]] = {
+    "published": published,
+    "weights": weights,
+    "all": everything,
+}
 
 
 class Sent(NamedTuple):
@@ -126,7 +140,10 @@ class Link:
     def loses(self, schema: Schema) -> bool:
         """Whether any tensor may arrive changed."""
         coded = self.coded(schema)
-        return any(not isinstance(self.codec if name in coded else self.rest, Float32) for name in schema.names)
+        return any(
+            not isinstance(self.codec if name in coded else self.rest, Float32)
+            for name in schema.names
+        )
 
     def rates(
         self,
@@ -159,7 +176,9 @@ class Link:
             return (as_sent(granted),)
         if granted.keys() != coded:
             odd = ", ".join(sorted(granted.keys() ^ coded))
-            raise ConfigError(f"bits for each tensor must name exactly the coded ones; these differ: {odd}")
+            raise ConfigError(
+                f"bits for each tensor must name exactly the coded ones; these differ: {odd}"
+            )
         for rate in granted.values():
             self._require_rate(rate)
         rest = only_rate(self.rest)
@@ -213,7 +232,9 @@ class Link:
             except UpdateError as error:
                 who = "the server" if key.client == EVERYONE else f"client {key.client}"
                 raise UpdateError(f"{who}, round {key.round}, {vector} {name}: {error}") from None
-            packets[vector][name] = packet if packet.codec == codec.wire_id else packet._replace(codec=codec.wire_id)
+            packets[vector][name] = (
+                packet if packet.codec == codec.wire_id else packet._replace(codec=codec.wire_id)
+            )
             energy += energy_of(flat)
             if not isinstance(codec, Float32):
                 residual = flat.clone()
@@ -223,22 +244,32 @@ class Link:
                     left[vector][name] = residual.view(x.shape).cpu()
         return Sent(packets, min(lost / energy, MAX_MAGNITUDE) if energy else 0.0, left)
 
-    def check(self, packets: Packets, vectors: tuple[str, ...], rates: tuple[Rate, ...], schema: Schema) -> None:
+    def check(
+        self, packets: Packets, vectors: tuple[str, ...], rates: tuple[Rate, ...], schema: Schema
+    ) -> None:
         """Refuse packets that this link, asked for these vectors at these rates, would not have sent."""
         if tuple(packets) != vectors:
             raise MessageError(f"message carries {list(packets)}, expected {list(vectors)}")
         for vector, name, codec, rate, packet in self._walk(packets, schema, rates):
             what = f"tensor {name} of {vector!r}"
             if packet.codec != codec.wire_id:
-                raise MessageError(f"{what}: codec id {packet.codec}, this link uses {codec.wire_id}")
+                raise MessageError(
+                    f"{what}: codec id {packet.codec}, this link uses {codec.wire_id}"
+                )
             if packet.rate != rate:
                 raise MessageError(f"{what}: rate {packet.rate:g}, the order was for {rate:g}")
             if len(packet.side) != codec.side_values(packet.numel, packet.rows):
                 expected = codec.side_values(packet.numel, packet.rows)
-                raise MessageError(f"{what}: {len(packet.side)} side values, such a packet has {expected}")
+                raise MessageError(
+                    f"{what}: {len(packet.side)} side values, such a packet has {expected}"
+                )
             limit = codec.max_bytes(packet.numel, rate)
-            if len(packet.code) > limit or (isinstance(codec.rates, frozenset) and len(packet.code) != limit):
-                raise MessageError(f"{what}: code of {len(packet.code)} bytes, {rate:g} bits make {limit}")
+            if len(packet.code) > limit or (
+                isinstance(codec.rates, frozenset) and len(packet.code) != limit
+            ):
+                raise MessageError(
+                    f"{what}: code of {len(packet.code)} bytes, {rate:g} bits make {limit}"
+                )
             try:
                 codec.check(packet)
             except MessageError as error:
@@ -247,21 +278,35 @@ class Link:
     def check_states(self, states: Shared, vectors: tuple[str, ...], schema: Schema) -> None:
         """Refuse codec state that does not fit this link's codec and tensors."""
         if _numbers(states) != _numbers(self.init(schema, vectors)):
-            raise MessageError("the broadcast's codec state is not that of this run's codec and tensors")
-        may_be_zero = any(not x.all() for x in self.init(schema, ("",)).get("", {}).values())  # not calibrated yet
-        if not may_be_zero and any(not (x > 0).all() for tensors in states.values() for x in tensors.values()):
+            raise MessageError(
+                "the broadcast's codec state is not that of this run's codec and tensors"
+            )
+        may_be_zero = any(
+            not x.all() for x in self.init(schema, ("",)).get("", {}).values()
+        )  # not calibrated yet
+        if not may_be_zero and any(
+            not (x > 0).all() for tensors in states.values() for x in tensors.values()
+        ):
             raise MessageError("the broadcast's codec state has a scale of 0")
 
     def receive(self, packets: Packets, shared: Shared, key: Key, schema: Schema) -> Vectors:
         """Decode what the other end sent."""
         vectors: Vectors = {vector: {} for vector in packets}
         for vector, name, codec, _, packet in self._walk(packets, schema):
-            flat = codec.decode(packet, _state(shared, vector, name), _seed(codec, key, vector, name))
+            flat = codec.decode(
+                packet, _state(shared, vector, name), _seed(codec, key, vector, name)
+            )
             vectors[vector][name] = flat.reshape(schema.shapes[name])
         return vectors
 
     def accumulate(
-        self, packets: Packets, shared: Shared, key: Key, out: Vectors, weight: float, schema: Schema
+        self,
+        packets: Packets,
+        shared: Shared,
+        key: Key,
+        out: Vectors,
+        weight: float,
+        schema: Schema,
     ) -> None:
         """`out += weight * received`, tensor by tensor: at most one tensor is ever unpacked."""
         for vector, name, codec, _, packet in self._walk(packets, schema):
@@ -272,13 +317,17 @@ class Link:
         """The shared state after a round, from the side values of its accepted packets."""
         return {
             vector: {
-                name: self.codec.fold(state, sides.get(vector, {}).get(name, [])) for name, state in tensors.items()
+                name: self.codec.fold(state, sides.get(vector, {}).get(name, []))
+                for name, state in tensors.items()
             }
             for vector, tensors in shared.items()
         }
 
     def _walk(
-        self, vectors: Mapping[str, Mapping[str, T]], schema: Schema, rates: tuple[Rate, ...] = (0.0,)
+        self,
+        vectors: Mapping[str, Mapping[str, T]],
+        schema: Schema,
+        rates: tuple[Rate, ...] = (0.0,),
     ) -> Iterator[tuple[str, str, Codec, Rate, T]]:
         """Every tensor of every vector in the schema's order, with the codec in charge of it and its rate."""
         coded = self.coded(schema)
@@ -293,7 +342,9 @@ class Link:
 
     def _require_rate(self, rate: Rate) -> None:
         offered = self.codec.rates
-        fine = rate in offered if isinstance(offered, frozenset) else offered[0] <= rate <= offered[1]
+        fine = (
+            rate in offered if isinstance(offered, frozenset) else offered[0] <= rate <= offered[1]
+        )
         if not fine:
             name = type(self.codec).__name__.lower()
             raise ConfigError(f"{name} has no {rate:g}-bit rate; it offers {_offer(offered)}")
@@ -338,7 +389,10 @@ def _state(shared: Shared, vector: str, name: str) -> Tensor:
 
 
 def _numbers(shared: Shared) -> dict[str, dict[str, int]]:
-    return {vector: {name: x.numel() for name, x in tensors.items()} for vector, tensors in shared.items()}
+    return {
+        vector: {name: x.numel() for name, x in tensors.items()}
+        for vector, tensors in shared.items()
+    }
 
 
 def _seed(codec: Codec, key: Key, vector: str, name: str) -> int:

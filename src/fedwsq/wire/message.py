@@ -32,7 +32,13 @@ MAX_METRICS = 64
 MAX_VECTORS = 64
 MAX_WEIGHT = 1e12
 MAX_RATE = 64
-REPLY_METRICS = ("loss", "steps", "lr_sum", "train_seconds", "codec_seconds")  # what every client reports
+REPLY_METRICS = (
+    "loss",
+    "steps",
+    "lr_sum",
+    "train_seconds",
+    "codec_seconds",
+)  # what every client reports
 SPARE_VALUES = 64  # elements that a codec may add to a tensor: a rotation fills its last slice
 
 _HEADER = struct.Struct("<4sHBBQ16s16s16sQQQQddIIII")
@@ -61,7 +67,9 @@ class Schema:
     """The tensors both ends agreed on: names and shapes in the model's order."""
 
     shapes: Shapes
-    frozen: bytes = b""  # 16 bytes that stand for the model's tensors that never travel; none if all do
+    frozen: bytes = (
+        b""  # 16 bytes that stand for the model's tensors that never travel; none if all do
+    )
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -90,8 +98,12 @@ class Message:
     nonce: bytes = bytes(16)
     accepted: int = 0  # order: the last round the server accepted from this client, 0 for none
     weight: float = 0.0  # reply: the share in the mean
-    error: float = 0.0  # reply: squared error of the code relative to the squared norm of the update
-    rates: tuple[Rate, ...] = ()  # order: one for all coded tensors, or one for each tensor of the schema
+    error: float = (
+        0.0  # reply: squared error of the code relative to the squared norm of the update
+    )
+    rates: tuple[
+        Rate, ...
+    ] = ()  # order: one for all coded tensors, or one for each tensor of the schema
     metrics: Mapping[str, float] = field(default_factory=dict)
     states: Shared = field(default_factory=dict)  # broadcast: the uplink codec's shared state
     packets: Packets = field(default_factory=dict)
@@ -107,7 +119,10 @@ def encode(message: Message, schema: Schema) -> bytes:
         parts += [_name_bytes(vector), _COUNT.pack(len(tensors))]
         for name in sorted(tensors, key=index.__getitem__):
             values = tensors[name]
-            parts += [_STATE.pack(index[name], values.numel()), values.numpy().astype("<f4").tobytes()]
+            parts += [
+                _STATE.pack(index[name], values.numel()),
+                values.numpy().astype("<f4").tobytes(),
+            ]
     for vector, packets in message.packets.items():
         parts += [_name_bytes(vector), _COUNT.pack(len(schema.names))]
         for name in schema.names:
@@ -132,11 +147,19 @@ def float32_bytes(message: Message, schema: Schema) -> int:
 def reply_overhead(vectors: tuple[str, ...], metrics: tuple[str, ...] = REPLY_METRICS) -> int:
     """The bytes of a reply besides its tensors."""
     named = sum(1 + len(name.encode()) + 8 for name in metrics)
-    return HEADER_BYTES + named + sum(1 + len(name.encode()) + _COUNT.size for name in vectors) + CHECKSUM_BYTES
+    return (
+        HEADER_BYTES
+        + named
+        + sum(1 + len(name.encode()) + _COUNT.size for name in vectors)
+        + CHECKSUM_BYTES
+    )
 
 
 def decode(
-    data: bytes | memoryview, schema: Schema | None, kind: Kind | None = None, run: bytes | None = None
+    data: bytes | memoryview,
+    schema: Schema | None,
+    kind: Kind | None = None,
+    run: bytes | None = None,
 ) -> Message:
     """Read a message, or raise `MessageError` saying which field is wrong.
 
@@ -145,14 +168,18 @@ def decode(
     fields = _open(data)
     digest, run_id, nonce = fields[5:8]
     if schema is not None and digest != schema.digest:
-        frozen = "; frozen weights count, and must be the same at every site" if schema.frozen else ""
+        frozen = (
+            "; frozen weights count, and must be the same at every site" if schema.frozen else ""
+        )
         raise MessageError(
             f"foreign schema {digest.hex()}: this run's tensors have digest {schema.digest.hex()}{frozen}"
         )
     if run is not None and run_id != run:
         raise MessageError(f"message of run {run_id.hex()}, not of this run, {run.hex()}")
     if kind is not None and fields[2] != kind:
-        raise MessageError(f"message is of kind {Kind(fields[2]).name.lower()}, expected {kind.name.lower()}")
+        raise MessageError(
+            f"message is of kind {Kind(fields[2]).name.lower()}, expected {kind.name.lower()}"
+        )
     key, accepted, weight, error = Key(*fields[8:11]), fields[11], fields[12], fields[13]
     _require_scale("aggregation weight", weight, MAX_WEIGHT)
     _require_scale("quantization error", error)
@@ -170,7 +197,9 @@ def decode(
 def _open(data: bytes | memoryview) -> tuple[Any, ...]:
     """Check magic, version, length and checksum, and unpack the header."""
     if len(data) < HEADER_BYTES + CHECKSUM_BYTES:
-        raise MessageError(f"truncated: {len(data)} bytes, a message has at least {HEADER_BYTES + CHECKSUM_BYTES}")
+        raise MessageError(
+            f"truncated: {len(data)} bytes, a message has at least {HEADER_BYTES + CHECKSUM_BYTES}"
+        )
     fields = _HEADER.unpack_from(data)
     magic, version, kind, reserved, length = fields[:5]
     if magic != MAGIC:
@@ -184,7 +213,9 @@ def _open(data: bytes | memoryview) -> tuple[Any, ...]:
     if _checksum(view[:HEADER_BYTES], view[HEADER_BYTES:-CHECKSUM_BYTES]) != view[-CHECKSUM_BYTES:]:
         raise MessageError("bad checksum: the message was damaged on its way")
     if kind not in list(Kind):
-        raise MessageError(f"unknown kind {kind}: known are {', '.join(f'{k.value} ({k.name.lower()})' for k in Kind)}")
+        raise MessageError(
+            f"unknown kind {kind}: known are {', '.join(f'{k.value} ({k.name.lower()})' for k in Kind)}"
+        )
     if reserved:
         raise MessageError(f"reserved byte is {reserved}, must be 0")
     return fields
@@ -196,7 +227,9 @@ def _sections(
     """The four variable parts, in the order they are written."""
     rates, metrics, states, vectors = counts
     if schema is not None and rates not in (0, 1, len(schema.names)):
-        raise MessageError(f"{rates} rates: a message has none, one, or one for each of {len(schema.names)} tensors")
+        raise MessageError(
+            f"{rates} rates: a message has none, one, or one for each of {len(schema.names)} tensors"
+        )
     if metrics > MAX_METRICS:
         raise MessageError(f"{metrics} metrics, at most {MAX_METRICS} are allowed")
     if states > MAX_VECTORS:
@@ -206,7 +239,9 @@ def _sections(
     return (
         tuple(_require_rate(rate) for rate in reader.floats(rates, "rates")),
         _named(metrics, reader, lambda name: reader.metric(name), "metric"),
-        _named(states, reader, lambda name: _read_states(reader, schema, name), "vector of codec state"),
+        _named(
+            states, reader, lambda name: _read_states(reader, schema, name), "vector of codec state"
+        ),
         _named(vectors, reader, lambda name: _read_packets(reader, schema, name), "vector"),
     )
 
@@ -226,17 +261,23 @@ def _read_states(reader: "_Reader", schema: Schema | None, vector: str) -> dict[
     """Codec state of some of the tensors, by ascending index."""
     (count,) = reader.unpack(_COUNT, f"codec state of {vector!r}")
     if schema is not None and count > len(schema.names):
-        raise MessageError(f"codec state of {vector!r} names {count} tensors, the schema has {len(schema.names)}")
+        raise MessageError(
+            f"codec state of {vector!r} names {count} tensors, the schema has {len(schema.names)}"
+        )
     found: dict[str, Tensor] = {}
     last = -1
     for _ in range(count):
         index, values = reader.unpack(_STATE, f"codec state of {vector!r}")
         if index <= last or (schema is not None and index >= len(schema.names)):
-            raise MessageError(f"codec state of {vector!r} names tensor {index} after tensor {last}")
+            raise MessageError(
+                f"codec state of {vector!r} names tensor {index} after tensor {last}"
+            )
         name = schema.names[index] if schema is not None else f"#{index}"
         limit = schema.sizes[name] + SPARE_VALUES if schema is not None else reader.left // 4
         if values > limit:
-            raise MessageError(f"codec state of {vector!r} {name}: {values} values, at most {limit} are allowed")
+            raise MessageError(
+                f"codec state of {vector!r} {name}: {values} values, at most {limit} are allowed"
+            )
         numbers = reader.floats(values, f"codec state of {vector!r} {name}")
         if not all(0 <= number <= MAX_MAGNITUDE for number in numbers):  # NaN fails too
             for number in numbers:
@@ -252,14 +293,18 @@ def _read_packets(reader: "_Reader", schema: Schema | None, vector: str) -> dict
     if schema is None:
         return {f"#{i}": _read_packet(reader, vector, f"#{i}", None) for i in range(count)}
     if count != len(schema.names):
-        raise MessageError(f"vector {vector!r} has {count} tensors, the schema has {len(schema.names)}")
+        raise MessageError(
+            f"vector {vector!r} has {count} tensors, the schema has {len(schema.names)}"
+        )
     return {
         name: _read_packet(reader, vector, name, schema.sizes[name], rows_of(shape))
         for name, shape in schema.shapes.items()
     }
 
 
-def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None, rows: int = 1) -> Packet:
+def _read_packet(
+    reader: "_Reader", vector: str, name: str, size: int | None, rows: int = 1
+) -> Packet:
     what = f"tensor {name} of {vector!r}"
     codec, flags, rate, sides, length = reader.unpack(_ENTRY, what)
     if flags & ~_OWN_SCALE:
@@ -275,7 +320,9 @@ def _read_packet(reader: "_Reader", vector: str, name: str, size: int | None, ro
         for value in side:
             _require_scale(f"scale of {what}", value)
     code = reader.take(length, f"code of {what}")
-    return Packet(bytes(code), side, rate, -1 if size is None else size, bool(flags & _OWN_SCALE), codec, rows)
+    return Packet(
+        bytes(code), side, rate, -1 if size is None else size, bool(flags & _OWN_SCALE), codec, rows
+    )
 
 
 class _Reader:
@@ -312,7 +359,9 @@ class _Reader:
     def metric(self, name: str) -> float:
         (value,) = struct.unpack("<d", self.take(8, f"metric {name!r}"))
         if not abs(value) <= MAX_MAGNITUDE:  # NaN fails too
-            raise MessageError(f"metric {name!r} is {value}, must be finite and at most {MAX_MAGNITUDE:g} in size")
+            raise MessageError(
+                f"metric {name!r} is {value}, must be finite and at most {MAX_MAGNITUDE:g} in size"
+            )
         return float(value)
 
 
