@@ -30,7 +30,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/foundation.py $(ARGS)
 
 docs: $(STAMP)
-	$(BIN)/python -c 'from fedwsq.plan.methods import document; print(document(), end="")' > docs/methods.md
+	$(BIN)/python -c 'from fedwsq.plan import methods_document; print(methods_document(), end="")' > docs/methods.md
 
 install: $(STAMP)
 

@@ -2,15 +2,15 @@
 
     python benchmarks/cifar10_curves.py DATA_ROOT [OUT] [--rounds 20] [--plot FILE]
 
-The paper's protocol with ResNet-8: 100 clients, 5 a round, Dirichlet 0.3, 5 epochs of 10 batches. Runs that are in OUT
-already are not run again. Needs the extra `report` for the plot.
+The paper's protocol with ResNet-8: 100 clients, 5 a round, Dirichlet 0.3, 5 epochs of 10 batches.
+Runs that are in OUT already are not run again. Needs the extra `report` for the plot.
 """
 
-import argparse
-import json
+from itertools import accumulate
 from pathlib import Path
 
 import fedwsq
+from script import Row, parser, rows, total
 
 METHODS = {
     "FedAvg, float32": {"model.standardize": False, "uplink.codec": "float32"},
@@ -20,38 +20,34 @@ METHODS = {
 }
 
 
-def run_all(data: Path, out: Path, rounds: int) -> dict[str, list[dict]]:
+def run_all(data: Path, out: Path, rounds: int) -> dict[str, list[Row]]:
     curves = {}
     for name, settings in METHODS.items():
         folder = out / name.lower().replace(", ", "-").replace(" ", "")
         if not (folder / "rounds.jsonl").exists():
-            fedwsq.run(
-                "cifar10-resnet8",
-                {**settings, "rounds": rounds, "data.root": str(data)},
-                out=folder,
-            )
-        curves[name] = [
-            json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()
-        ]
+            plan = {**settings, "rounds": rounds, "data.root": str(data)}
+            fedwsq.run("cifar10-resnet8", plan, out=folder)
+        curves[name] = rows(folder)
     return curves
 
 
-def table(curves: dict[str, list[dict]]) -> str:
+def table(curves: dict[str, list[Row]]) -> str:
     lines = [
         "| method | accuracy by round (5, 10, 15, 20) | last | up, MB | down, MB | uplink factor |",
         "|---|---|---|---|---|---|",
     ]
-    for name, rows in curves.items():
-        marks = ", ".join(f"{row['test_accuracy']:.3f}" for row in rows if row["round"] % 5 == 0)
-        up, down = sum(r["uplink_bytes"] for r in rows), sum(r["downlink_bytes"] for r in rows)
-        factor = sum(r["uplink_bytes_float32"] for r in rows) / up
-        lines.append(
-            f"| {name} | {marks} | {rows[-1]['test_accuracy']:.4f} | {up / 1e6:.2f} | {down / 1e6:.2f} | {factor:.2f} |"
-        )
+    for name, curve in curves.items():
+        marks = ", ".join(f"{row['test_accuracy']:.3f}" for row in curve if row["round"] % 5 == 0)
+        last = curve[-1]["test_accuracy"]
+        up = total(curve, "uplink_bytes")
+        down = total(curve, "downlink_bytes")
+        factor = total(curve, "uplink_bytes_float32") / up
+        traffic = f"{up / 1e6:.2f} | {down / 1e6:.2f} | {factor:.2f}"
+        lines.append(f"| {name} | {marks} | {last:.4f} | {traffic} |")
     return "\n".join(lines)
 
 
-def plot(curves: dict[str, list[dict]], path: Path) -> None:
+def plot(curves: dict[str, list[Row]], path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -60,15 +56,11 @@ def plot(curves: dict[str, list[dict]], path: Path) -> None:
     figure, (by_round, by_bytes) = pyplot.subplots(
         1, 2, figsize=(10, 3.8), sharey=True, layout="constrained"
     )
-    for name, rows in curves.items():
-        accuracy = [row["test_accuracy"] for row in rows]
-        sent, total = [], 0
-        for row in rows:
-            total += row["uplink_bytes"]
-            sent.append(total / 1e6)
-        by_round.plot(
-            [row["round"] for row in rows], accuracy, label=name, marker="o", markersize=3
-        )
+    for name, curve in curves.items():
+        rounds = [row["round"] for row in curve]
+        accuracy = [row["test_accuracy"] for row in curve]
+        sent = [bytes_ / 1e6 for bytes_ in accumulate(row["uplink_bytes"] for row in curve)]
+        by_round.plot(rounds, accuracy, label=name, marker="o", markersize=3)
         by_bytes.plot(sent, accuracy, label=name, marker="o", markersize=3)
     by_round.set(
         xlabel="round",
@@ -85,14 +77,12 @@ def plot(curves: dict[str, list[dict]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("data", type=Path)
-    parser.add_argument("out", type=Path, nargs="?", default=Path("runs/cifar10-curves"))
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--plot", type=Path)
-    args = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("data", type=Path)
+    words.add_argument("out", type=Path, nargs="?", default=Path("runs/cifar10-curves"))
+    words.add_argument("--rounds", type=int, default=20)
+    words.add_argument("--plot", type=Path)
+    args = words.parse_args()
     curves = run_all(args.data, args.out, args.rounds)
     print(table(curves))
     if args.plot:

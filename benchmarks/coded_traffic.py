@@ -2,15 +2,14 @@
 
     python benchmarks/coded_traffic.py DATA_ROOT [OUT] [--write benchmarks/results/coded_traffic.md]
 
-Feedback and accuracy: ResNet-8 with weight standardization on the first 10,000 images of CIFAR-10, 20 clients, 5 a
-round, Dirichlet 0.3, one epoch of ten batches of 50 a client, 20 rounds; three seeds. Feedback also with all of 5
-clients, 500 images each, and every tensor coded. Accuracy, on 5,000 images, is the mean of rounds 15 and 20. The uplink
-is DANUQ at 4 bits unless the table says otherwise. Participation: the digits and the network of the quick start over
-100 clients, two batches each, 20 rounds. Runs that are in OUT are not run again.
+Feedback and accuracy: ResNet-8 with weight standardization on the first 10,000 images of CIFAR-10,
+20 clients, 5 a round, Dirichlet 0.3, one epoch of ten batches of 50 a client, 20 rounds; three
+seeds. Feedback also with all of 5 clients, 500 images each, and every tensor coded. Accuracy, on
+5,000 images, is the mean of rounds 15 and 20. The uplink is DANUQ at 4 bits unless the table says
+otherwise. Participation: the digits and the network of the quick start over 100 clients, two
+batches each, 20 rounds. Runs that are in OUT are not run again.
 """
 
-import argparse
-import json
 import shutil
 import statistics
 from dataclasses import replace
@@ -21,9 +20,10 @@ import torch
 
 import fedwsq
 from fedwsq.data.cifar10 import cifar10
+from script import Row, parser, report, rows, total
 
 SEEDS = (0, 1, 2)
-CHANNEL = {"name": "uq", "rounding": "nearest", "scales": "channel"}
+CHANNEL = {"name": "uq", "rounding": "nearest", "scale_per": "channel"}
 REST = {"select": "weights", "rest": "danuq8"}
 DOWNLINKS: dict[str, dict[str, Any]] = {
     "float32": {},
@@ -50,11 +50,13 @@ def quarter_of_the_part(root: str = "") -> fedwsq.Dataset:
 
 def cut(root: str, train_images: int) -> fedwsq.Dataset:
     whole = cifar10(root)
-    parts = ((whole.train, train_images), (whole.test, 5_000))
-    train, test = (
-        fedwsq.Examples([x], y) for x, y in (part.take(torch.arange(n)) for part, n in parts)
-    )
-    return replace(whole, train=train, test=test)
+    train = first(whole.train, train_images)
+    return replace(whole, train=train, test=first(whole.test, 5_000))
+
+
+def first(examples: fedwsq.Examples, count: int) -> fedwsq.Examples:
+    x, y = examples.take(torch.arange(count))
+    return fedwsq.Examples([x], y)
 
 
 FEEDBACK_ALL = {
@@ -64,7 +66,13 @@ FEEDBACK_ALL = {
         "uplink": {"codec": "sign", "select": "all", "error_feedback": True}
     },
 }
-LITTLE = {"training.epochs": 1, "training.batches_per_epoch": 2}
+HUNDRED = {
+    "data.clients": 100,
+    "rounds": 20,
+    "eval_every": 20,
+    "training.epochs": 1,
+    "training.batches_per_epoch": 2,
+}
 ALL = {"data.name": "coded_traffic:quarter_of_the_part", "data.clients": 5}
 
 
@@ -82,17 +90,16 @@ def cifar(data: Path, rounds: int) -> dict[str, Any]:
     }
 
 
-def run(config: str, settings: dict[str, Any], out: Path) -> list[dict[str, Any]]:
-    rows = out / "rounds.jsonl"
+def run(config: str, settings: dict[str, Any], out: Path) -> list[Row]:
     if not (out / "model.safetensors").exists():
         shutil.rmtree(out, ignore_errors=True)  # a run that was cut off
         summary = fedwsq.run(config, settings, out=out)
         print(f"{out.name}: accuracy {summary.accuracy:.4f}, {summary.seconds:.0f} s", flush=True)
-    return [json.loads(line) for line in rows.read_text().splitlines()]
+    return rows(out)
 
 
-def accuracy(rows: list[dict[str, Any]]) -> float:
-    return statistics.fmean(row["test_accuracy"] for row in rows[-6::5])
+def accuracy(rounds: list[Row]) -> float:
+    return statistics.fmean(row["test_accuracy"] for row in rounds[-6::5])
 
 
 def compare(
@@ -104,81 +111,51 @@ def compare(
         "|---|---|---|---|---|",
     ]
     for name, settings in choices.items():
-        found = [
-            run(
-                "cifar10-resnet8",
-                {**base, **settings, "seed": seed},
-                out / f"{title}-{name}-{seed}".replace(" ", ""),
-            )
-            for seed in SEEDS
-        ]
-        values = [accuracy(rows) for rows in found]
-        up, down = (
-            sum(row[f"{way}link_bytes"] for row in found[0]) / 1e6 for way in ("up", "down")
-        )
+        found = []
+        for seed in SEEDS:
+            folder = out / f"{title}-{name}-{seed}".replace(" ", "")
+            found.append(run("cifar10-resnet8", {**base, **settings, "seed": seed}, folder))
+        values = [accuracy(rounds) for rounds in found]
         each = ", ".join(f"{value:.4f}" for value in values)
-        lines.append(
-            f"| {name} | {each} | {statistics.fmean(values):.4f} | {up:.2f} | {down:.2f} |"
-        )
+        mean = statistics.fmean(values)
+        up = total(found[0], "uplink_bytes") / 1e6
+        down = total(found[0], "downlink_bytes") / 1e6
+        lines.append(f"| {name} | {each} | {mean:.4f} | {up:.2f} | {down:.2f} |")
     return [*lines, ""]
 
 
 def participation(out: Path) -> list[str]:
     lines = [
-        "| participation | downlink | down a client and round, kB | of float32 | accuracy after 20 rounds |",
+        "| participation | downlink | down a client and round, kB "
+        "| of float32 | accuracy after 20 rounds |",
         "|---|---|---|---|---|",
     ]
     for count in (5, 50, 100):
         for name, settings in DOWNLINKS.items():
-            plan = {
-                "data.clients": 100,
-                "clients_per_round": count,
-                "rounds": 20,
-                "eval_every": 20,
-                **LITTLE,
-                **settings,
-            }
-            rows = run("quickstart", plan, out / f"participation-{count}-{name}".replace(" ", ""))
-            asked = sum(row["sampled"] - row["sat_out"] for row in rows)
-            sent, plain = (
-                sum(row[key] for row in rows)
-                for key in ("downlink_bytes", "downlink_bytes_float32")
-            )
-            score = rows[-1]["test_accuracy"]
-            lines.append(
-                f"| {count} % | {name} | {sent / asked / 1e3:.1f} | {sent / plain:.2f} | {score:.3f} |"
-            )
+            folder = out / f"participation-{count}-{name}".replace(" ", "")
+            plan = {**HUNDRED, "clients_per_round": count, **settings}
+            found = run("quickstart", plan, folder)
+            asked = total(found, "sampled") - total(found, "sat_out")
+            sent = total(found, "downlink_bytes")
+            each = sent / asked / 1e3
+            share = sent / total(found, "downlink_bytes_float32")
+            score = found[-1]["test_accuracy"]
+            lines.append(f"| {count} % | {name} | {each:.1f} | {share:.2f} | {score:.3f} |")
     return [*lines, ""]
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("data", type=Path)
-    parser.add_argument("out", type=Path, nargs="?", default=Path("runs/coded-traffic"))
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--write", type=Path)
-    args = parser.parse_args()
+    words = parser(__doc__)
+    words.add_argument("data", type=Path)
+    words.add_argument("out", type=Path, nargs="?", default=Path("runs/coded-traffic"))
+    words.add_argument("--rounds", type=int, default=20)
+    words.add_argument("--write", type=Path)
+    args = words.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    text = "\n".join(
-        [
-            *compare("uplink, 5 of 20 clients", FEEDBACK, cifar(args.data, args.rounds), args.out),
-            *compare(
-                "uplink, all of 5 clients",
-                FEEDBACK_ALL,
-                {**cifar(args.data, args.rounds), **ALL},
-                args.out,
-            ),
-            *compare(
-                "downlink",
-                {name: DOWNLINKS[name] for name in CIFAR_DOWNLINKS},
-                cifar(args.data, args.rounds),
-                args.out,
-            ),
-            *participation(args.out),
-        ]
-    )
-    print(text)
-    if args.write:
-        args.write.write_text(text)
+    base = cifar(args.data, args.rounds)
+    downlinks = {name: DOWNLINKS[name] for name in CIFAR_DOWNLINKS}
+    lines = compare("uplink, 5 of 20 clients", FEEDBACK, base, args.out)
+    lines += compare("uplink, all of 5 clients", FEEDBACK_ALL, {**base, **ALL}, args.out)
+    lines += compare("downlink", downlinks, base, args.out)
+    lines += participation(args.out)
+    report("\n".join(lines), args.write)

@@ -2,12 +2,12 @@
 
     python benchmarks/methods.py DATA_ROOT [OUT] [--rounds 15] [--write FILE]
 
-Accuracy and bytes come from whole runs. Times come from single clients: one of FedAvg's, one of the method's, in turn,
-three times, so that a busy machine slows both alike; the median ratio counts.
+Accuracy and bytes come from whole runs. Times come from single clients: one of FedAvg's, one of the
+method's, in turn, three times, so that a busy machine slows both alike; the median ratio counts.
 
-ResNet-8, the first 25,000 training images over 20 clients, 5 a round, Dirichlet 0.3, reduced local work: one epoch of
-25 batches of 50. One seed and few rounds: differences of a few hundredths are noise. Runs that are in OUT already are
-not run again.
+ResNet-8, the first 25,000 training images over 20 clients, 5 a round, Dirichlet 0.3, reduced local
+work: one epoch of 25 batches of 50. One seed and few rounds: differences of a few hundredths are
+noise. Runs that are in OUT already are not run again.
 """
 
 import argparse
@@ -20,12 +20,9 @@ import torch
 
 import fedwsq
 from fedwsq.data.cifar10 import cifar10
-from fedwsq.federation.site import Site
-from fedwsq.federation.workload import build_workload
-from fedwsq.plan.build import load_plan
-from fedwsq.plan.methods import METHODS
+from fedwsq.federation.simulation import simulate
+from fedwsq.plan import METHODS, load_plan
 from fedwsq.training.local import resolve_precision
-from fedwsq.transports.pool import Serial
 
 CPU = torch.device("cpu")
 
@@ -65,16 +62,15 @@ def run_all(data: Path, out: Path, rounds: int) -> dict[str, list[dict]]:
 def time_all(data: Path) -> dict[str, float]:
     """Training time of one client against FedAvg's, each on one thread."""
     more = {"clients_per_round": 1, "eval_every": 1000, "rounds": 1000, "data.root": str(data)}
-    sites = {}
+    servers = {}
     for name in METHODS:
         plan = load_plan("cifar10-resnet8", {**SETTING, **more, "method": name})
         precision = resolve_precision(plan.training.precision, CPU)
-        workload = build_workload(
-            replace(plan, training=replace(plan.training, precision=precision))
-        )
-        sites[name] = fedwsq.Federation(workload, Serial(Site(workload, CPU)))
-        sites[name].step()  # warm up
-    seconds = lambda name: sites[name].step().train_seconds
+        plan = replace(plan, training=replace(plan.training, precision=precision))
+        simulation = simulate(plan)
+        servers[name] = simulation.server(simulation.serial(CPU))
+        servers[name].step()  # warm up
+    seconds = lambda name: servers[name].step().train_seconds
     return {
         name: statistics.median(seconds(name) / seconds("fedavg") for _ in range(3))
         for name in METHODS

@@ -1,15 +1,18 @@
 """Where the time of a ResNet-18 round goes, in one version of the package or in several.
 
-    python benchmarks/profile_round.py [LABEL=SRC ...] [--out OUT] [--repeats 3] [--write benchmarks/results/profile.md]
+    python benchmarks/profile_round.py [LABEL=SRC ...] [--out OUT] [--repeats 3]
+        [--write benchmarks/results/profile.md]
 
-A round of the `cifar10` config on made-up pictures: two clients, five batches of 50 each, 500 pictures to evaluate on,
-a checkpoint; one process, one thread, in the environment that the version gives its worker processes. Each version
-(SRC is the folder that holds its `fedwsq`; none: the one that Python finds) runs in fresh processes, in turn with the
-others: a round to warm up, then three that count. Runs that are in OUT are not run again.
+A round of the `cifar10` config on made-up pictures: two clients, five batches of 50 each, 500
+pictures to evaluate on, a checkpoint; one process, one thread, in the environment that the version
+gives its worker processes. Each version (SRC is the folder that holds its `fedwsq`; none: the one
+that Python finds) runs in fresh processes, in turn with the others: a round to warm up, then three
+that count. Runs that are in OUT are not run again.
 
-The table has medians of CPU time, which other processes disturb less than time on the clock. Training is divided as
-torch.profiler divides it, by the self time of its operations. Speeds, in billions of additions and multiplications a
-second, are those of training's convolutions and, beside them, of a product of large matrices.
+The table has medians of CPU time, which other processes disturb less than time on the clock.
+Training is divided as torch.profiler divides it, by the self time of its operations. Speeds, in
+billions of additions and multiplications a second, are those of training's convolutions and, beside
+them, of a product of large matrices.
 """
 
 import argparse
@@ -34,17 +37,18 @@ from torch.utils.flop_counter import FlopCounterMode
 
 Row = dict[str, float]
 
-# What belongs to a part: attributes to look up, in versions that have them. A call within another part is that part's.
+# What belongs to a part: attributes to look up, in versions that have them. A call within another
+# part is that part's.
 PARTS = {
-    "encode the broadcast": ["fedwsq.federation.server:Federation._broadcast"],
+    "encode the broadcast": ["fedwsq.federation.server:Server.broadcast"],
     "decode the broadcast": ["fedwsq.federation.site:Site.receive"],
-    "data": ["fedwsq.federation.workload:Workload.shard"],
+    "data": ["fedwsq.federation.owners:SplitClients.shard"],
     "training": ["fedwsq.algorithms.fedavg:FedAvg.client_update"],
-    "code the update": ["fedwsq.wire.link:Link.send", "fedwsq.federation.site:encode"],
-    "read and check the reply": ["fedwsq.federation.server:decode", "fedwsq.wire.link:Link.check"],
-    "fold the reply": ["fedwsq.wire.link:Link.accumulate"],
-    "server update": ["fedwsq.federation.server:Federation._update"],
-    "evaluation": ["fedwsq.federation.server:Federation._evaluate"],
+    "code the update": ["fedwsq.wire.line:Line.send", "fedwsq.federation.site:encode"],
+    "read and check the reply": ["fedwsq.federation.fold:decode", "fedwsq.wire.line:Line.check"],
+    "fold the reply": ["fedwsq.wire.line:Line.accumulate"],
+    "server update": ["fedwsq.federation.server:Server.update"],
+    "evaluation": ["fedwsq.federation.server:Server.evaluate"],
     "checkpoint": ["fedwsq.runs.checkpoint:save_snapshot"],
 }
 CLIP, BATCHES = "clipping, optimizer", "data"
@@ -137,7 +141,7 @@ def marked_batches(epoch: Callable[..., Iterator[Any]]) -> Callable[..., Iterato
 
 
 def patch(address: str, change: Callable[[Any], Any]) -> bool:
-    """Replace `module:attribute.path` by what `change` makes of it; False in a version that has no such thing."""
+    """Replace `module:attribute.path` by what `change` makes of it; False where there is none."""
     module, _, path = address.partition(":")
     *owners, name = path.split(".")
     try:
@@ -201,15 +205,14 @@ def product_speed(precision: str, size: int = 2048, repeats: int = 5) -> float:
 
 
 def rounds(count: int) -> tuple[str, list[Row]]:
-    """The precision that `auto` means, and the milliseconds of `count` rounds after one that does not count."""
+    """The precision that `auto` means, and the milliseconds of `count` rounds after one that does
+    not count.
+    """
     clock = instrument()  # before anything copies the functions' names
-    from fedwsq.federation.server import Federation
-    from fedwsq.federation.site import Site
-    from fedwsq.federation.workload import build_workload
-    from fedwsq.plan.build import load_plan
+    from fedwsq.federation.simulation import simulate
+    from fedwsq.plan import load_plan
     from fedwsq.runs import checkpoint
     from fedwsq.training.local import resolve_precision
-    from fedwsq.transports.pool import Serial
 
     torch.set_num_threads(1)
     device = torch.device("cpu")
@@ -221,17 +224,18 @@ def rounds(count: int) -> tuple[str, list[Row]]:
         "training.batch_size": 50,
         "training.precision": precision,
     }
-    workload = build_workload(load_plan("cifar10", settings))
-    federation = Federation(workload, Serial(Site(workload, device)))
-    work = convolution_work(workload.model)
+    simulation = simulate(load_plan("cifar10", settings))
+    server = simulation.server(simulation.serial(device))
+    work = convolution_work(simulation.model.network)
 
     def measured(folder: Path) -> Row:
-        gc.collect()  # what the profiler left behind is not to be gone through in the middle of a round
+        # What the profiler left behind is not to be gone through in the middle of a round.
+        gc.collect()
         clock.spent.clear()
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             wall, cpu = time.perf_counter(), time.process_time()
-            record = federation.step()
-            checkpoint.save_snapshot(folder, federation.snapshot)
+            record = server.step()
+            checkpoint.save_snapshot(folder, server.snapshot)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         if record.replied != 2:
             raise SystemExit(f"a client failed: {record.failures}")
@@ -281,7 +285,7 @@ def run_in_turn(
 
 
 def table(precision: dict[str, str], rows: dict[str, list[Row]]) -> str:
-    """Medians of every part in milliseconds of CPU time, and their share of the last version's round."""
+    """Medians of every part in milliseconds of CPU time, and their share of the last version's."""
     *_, last = rows
 
     def middle(label: str, name: str) -> float:
@@ -294,10 +298,11 @@ def table(precision: dict[str, str], rows: dict[str, list[Row]]) -> str:
 
     rounds = {label: [row["round"] for row in each] for label, each in rows.items()}
     spread = " | ".join(f"{min(each):.0f} to {max(each):.0f}" for each in rounds.values())
+    versions = " | ".join(f"{label}, {precision[label]}" for label in rows)
     encode, decode, _, _, *others = PARTS
     return "\n".join(
         [
-            f"| CPU milliseconds | {' | '.join(f'{label}, {precision[label]}' for label in rows)} | share, {last} |",
+            f"| CPU milliseconds | {versions} | share, {last} |",
             "|---|" + "---|" * (len(rows) + 1),
             *(line(name, name) for name in (encode, decode, "training")),
             *(line(name, f"- {name}") for name in TRAINING),
@@ -314,7 +319,9 @@ def table(precision: dict[str, str], rows: dict[str, list[Row]]) -> str:
 
 
 def as_a_worker() -> None:
-    """Start over in the environment that this version's worker processes have: it can only be set from outside."""
+    """Start over in the environment that this version's worker processes have: it can only be set
+    from outside.
+    """
     from fedwsq.transports import pool as inprocess
 
     threads = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")

@@ -1,11 +1,12 @@
-"""Every codec on real updates: error at equal measured bytes, with and without weight standardization.
+"""Every codec on real updates: error at equal measured bytes, with weight standardization or none.
 
     python benchmarks/updates.py DATA_ROOT [--rounds 8] [--write benchmarks/results/updates.md]
 
-ResNet-8 on CIFAR-10, 100 clients, 5 a round, Dirichlet 0.3, one epoch of ten batches a client. The updates of the last
-round's clients are taken from its replies, which travel in float32; the scale that DANUQ shares is the mean std of the
-round before, as its server would know it. Errors are |decoded - update|^2 / |update|^2 over the tensors that FedWSQ
-codes; bits count code and side values. Codecs that can hit any rate are asked for DANUQ's own measured one.
+ResNet-8 on CIFAR-10, 100 clients, 5 a round, Dirichlet 0.3, one epoch of ten batches a client. The
+updates of the last round's clients are taken from its replies, which travel in float32; the scale
+that DANUQ shares is the mean std of the round before, as its server would know it. Errors are
+|decoded - update|^2 / |update|^2 over the tensors that FedWSQ codes; bits count code and side
+values. Codecs that can hit any rate are asked for DANUQ's own measured one.
 """
 
 import argparse
@@ -17,36 +18,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import fedwsq
 from fedwsq.codecs import CODECS, Codec
-from fedwsq.federation.server import Federation
-from fedwsq.federation.workload import Workload, build_workload
-from fedwsq.plan.build import load_plan
+from fedwsq.federation.simulation import SitePool, simulate
+from fedwsq.plan import load_plan
 from fedwsq.training.local import resolve_precision
-from fedwsq.transports.pool import Pool
-from fedwsq.wire import decode
+from fedwsq.transports import Transport
+from fedwsq.wire import Kind, decode
 from fedwsq.wire.link import published
+from fedwsq.wire.message import kind_of
 
 CPU = torch.device("cpu")
 Updates = list[dict[str, Tensor]]
 
 
 class Listening:
-    """A backend that keeps the replies of the last round."""
+    """A transport that keeps the replies of the last round."""
 
-    def __init__(self, inner: Pool) -> None:
-        self.inner, self.replies = inner, []
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.replies = []
 
     def dispatch(self, body, orders):
-        """As the pool."""
+        if kind_of(orders[0].head) is not Kind.ORDER:
+            yield from self.inner.dispatch(body, orders)
+            return
         self.replies = []
         for answer in self.inner.dispatch(body, orders):
             self.replies.append(answer.payload)
             yield answer
 
-    def evaluate(self, body, starts):
-        """As the pool."""
-        return self.inner.evaluate(body, starts)
+    def close(self) -> None:
+        self.inner.close()
 
 
 def take_updates(data: Path, standardize: str, rounds: int) -> tuple[Updates, Updates]:
@@ -61,23 +63,23 @@ def take_updates(data: Path, standardize: str, rounds: int) -> tuple[Updates, Up
         "cifar10-resnet8", {**settings, "rounds": rounds + 1, "eval_every": rounds + 1}
     )
     plan = replace(plan, training=replace(plan.training, precision=resolve_precision("auto", CPU)))
-    workload: Workload = build_workload(plan)
-    backend = Listening(Pool(fedwsq.dump_plan(plan), 2, CPU))
-    server, kept = Federation(workload, backend), []
+    simulation = simulate(plan)
+    schema = simulation.charter.schema
+    transport = Listening(SitePool(plan, 2, CPU))
+    server = simulation.server(transport)
+    kept = []
     for _ in range(rounds):
         server.step()
-        kept.append(
-            [decode(payload, workload.schema).packets["delta"] for payload in backend.replies]
-        )
-    backend.inner.close()
-    names = published(workload.schema.shapes)
+        kept.append([decode(payload, schema).packets["delta"] for payload in transport.replies])
+    transport.close()
+    names = published(schema.shapes)
 
     def tensors(packets) -> dict[str, Tensor]:
         flat = {
             name: torch.from_numpy(np.frombuffer(packets[name].code, "<f4").copy())
             for name in names
         }
-        return {name: x.view(workload.schema.shapes[name]) for name, x in flat.items()}
+        return {name: x.view(schema.shapes[name]) for name, x in flat.items()}
 
     return [tensors(each) for each in kept[-2]], [tensors(each) for each in kept[-1]]
 
@@ -93,7 +95,7 @@ def kurtosis(updates: Updates) -> float:
 
 
 def error(codec: Codec, rate: float, before: Updates, updates: Updates) -> tuple[float, float]:
-    """The relative squared error and the measured bits a parameter, over all tensors and clients."""
+    """The relative squared error and the bits sent a parameter, over all tensors and clients."""
     lost = energy = bits = count = 0.0
     for client, update in enumerate(updates):
         for index, (name, x) in enumerate(update.items()):
@@ -130,21 +132,21 @@ def contenders(rate: int, measured: float) -> Iterator[tuple[str, Codec, float]]
         ("eden, least squares", make["eden"](scale="least-squares")),
     ]
     for name, codec in variants:
-        if isinstance(codec.rates, frozenset):
-            if rate in codec.rates:
-                yield name, codec, rate
-        else:
+        if not codec.rates.fixed_length:
             yield name, codec, measured
+        elif rate in codec.rates:
+            yield name, codec, rate
 
 
 def table(data: Path, rounds: int) -> str:
     taken = {which: take_updates(data, which, rounds) for which in ("none", "ws")}
     kurtoses = {which: kurtosis(updates) for which, (_, updates) in taken.items()}
     lines = [
-        f"Update kurtosis (median over tensors and clients; normal: 3): {kurtoses['none']:.1f} without weight "
-        f"standardization, {kurtoses['ws']:.1f} with it.",
+        f"Update kurtosis (median over tensors and clients; normal: 3): {kurtoses['none']:.1f} "
+        f"without weight standardization, {kurtoses['ws']:.1f} with it.",
         "",
-        "| bits | codec | measured bits, WS off | error, WS off | measured bits, WS on | error, WS on |",
+        "| bits | codec | measured bits, WS off | error, WS off "
+        "| measured bits, WS on | error, WS on |",
         "|---|---|---|---|---|---|",
     ]
     for rate in (1, 2, 4):

@@ -1,9 +1,9 @@
-"""Six clients learn which module a passage of code is from: words instead of pixels, 4-bit updates.
+"""Six clients learn which module a passage of code is from: words instead of pixels.
 
     python examples/text.py [OUT] [ROUNDS]
 
-The text is what every machine has: the source of Python's own library. A word becomes a number by a hash, so that
-clients need not agree on a vocabulary first.
+The text is what every machine has: the source of Python's own library. A word becomes a number by a
+hash, so that clients need not agree on a vocabulary first. Updates have 4 bits.
 """
 
 import importlib
@@ -20,23 +20,26 @@ import fedwsq
 from fedwsq import Dataset, Examples
 
 MODULES = ("argparse", "ast", "mailbox", "statistics", "tarfile", "zipfile")
-WORDS, LENGTH = 1024, 12  # numbers that a word can become; words in a passage
+WORDS = 1024  # numbers that a word can become
+LENGTH = 12  # words in a passage
 
 
 def passages() -> Dataset:
     """Passages as integers [n, 12] and the modules they are from; every fifth is for testing."""
-    x, y = [], []
+    parts = []
+    labels = []
     for label, module in enumerate(MODULES):
-        words = re.findall("[a-z]+", inspect.getsource(importlib.import_module(module)).lower())
+        source = inspect.getsource(importlib.import_module(module)).lower()
+        words = re.findall("[a-z]+", source)
         numbers = [zlib.crc32(word.encode()) % WORDS for word in words]
-        cut = [
-            numbers[start : start + LENGTH] for start in range(0, len(numbers) - LENGTH + 1, LENGTH)
-        ]
-        x, y = x + cut, y + [label] * len(cut)
-    inputs, labels = torch.tensor(x), torch.tensor(y)
-    held_out = torch.arange(len(labels)) % 5 == 4
-    train, test = (Examples([inputs[chosen]], labels[chosen]) for chosen in (~held_out, held_out))
-    return Dataset(train, test, classes=len(MODULES))
+        part = torch.tensor(numbers).unfold(0, LENGTH, LENGTH)
+        parts.append(part)
+        labels += [label] * len(part)
+    x = torch.cat(parts)
+    y = torch.tensor(labels)
+    test = torch.arange(len(y)) % 5 == 4
+    examples = [Examples([x[chosen]], y[chosen]) for chosen in (~test, test)]
+    return Dataset(*examples, classes=len(MODULES))
 
 
 class Reader(nn.Module):
@@ -50,7 +53,6 @@ class Reader(nn.Module):
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:  # [batch, words] of integers
-        """Logits."""
         features = self.phrases(self.words(x).transpose(1, 2))
         logits: Tensor = self.head(self.norm(features).relu().mean(dim=2))
         return logits
@@ -69,11 +71,9 @@ SETTINGS = {
 }
 
 if __name__ == "__main__":
-    out, rounds = (
-        sys.argv[1] if sys.argv[1:] else tempfile.mkdtemp(),
-        int(sys.argv[2]) if sys.argv[2:] else 20,
-    )
-    summary = fedwsq.run("quickstart", {**SETTINGS, "rounds": rounds}, out=out, workers=1)
-    print(
-        f"test accuracy {summary.accuracy:.3f}, {summary.uplink_factor:.1f} times fewer bytes up; see {out}"
-    )
+    given = dict(enumerate(sys.argv))
+    out = given.get(1) or tempfile.mkdtemp()
+    settings = {**SETTINGS, "rounds": int(given.get(2, 20))}
+    summary = fedwsq.run("quickstart", settings, out=out, workers=1)
+    fewer = f"{summary.uplink_factor:.1f} times fewer bytes up"
+    print(f"test accuracy {summary.accuracy:.3f}, {fewer}; see {out}")

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fedwsq.runs.run import Run, Summary
+from fedwsq.runs import Run, Summary
 from harness import tiny
 
-# A shell starts background jobs with SIGINT ignored, and children inherit that; here Ctrl-C must mean Ctrl-C.
+# A shell starts background jobs with SIGINT ignored, and children inherit that; here Ctrl-C must
+# mean Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Two busy cores: a slow example is not a failure.
 settings.register_profile("fedwsq", deadline=None, suppress_health_check=[HealthCheck.too_slow])

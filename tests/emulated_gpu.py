@@ -1,7 +1,7 @@
-"""A GPU for machines without one: tensors that say they are on another device while their numbers stay here.
+"""A GPU for machines without one: tensors that say they are elsewhere; their numbers stay here.
 
-Like a real one it refuses operations that mix devices and arrays that look into its memory, and it divides by a number
-with a reciprocal, as CUDA does.
+Like a real one it refuses operations that mix devices and arrays that look into its memory, and it
+divides by a number with a reciprocal, as CUDA does.
 """
 
 import contextlib
@@ -36,7 +36,10 @@ class Away(Tensor):
 
 
 def run(func: Any, args: Any, kwargs: Any) -> Any:
-    """The operation on the numbers; its results are where its tensors were, or where it is told to put them."""
+    """The operation on the numbers.
+
+    Its results are where its tensors were, or where it is told to put them.
+    """
     tensors = [x for x in tree_flatten((args, kwargs))[0] if isinstance(x, Tensor)]
     away = [x for x in tensors if isinstance(x, Away)]
     name = func.overloadpacket.__name__
@@ -45,13 +48,12 @@ def run(func: Any, args: Any, kwargs: Any) -> Any:
         raise RuntimeError(f"{name} of tensors on two devices")
     args, kwargs = tree_map(lambda x: x.here if isinstance(x, Away) else x, (args, kwargs))
     if name == "div" and away and len(away) < 2:
-        func, args = (
-            torch.ops.aten.mul.Tensor,
-            (args[0], 1 / torch.as_tensor(args[1]).to(args[0].dtype)),
-        )
+        func = torch.ops.aten.mul.Tensor
+        args = (args[0], 1 / torch.as_tensor(args[1]).to(args[0].dtype))
     there = bool(away)
     if kwargs.get("device") is not None:
-        there, kwargs = torch.device(kwargs["device"]).type == NAME, {**kwargs, "device": "cpu"}
+        there = torch.device(kwargs["device"]).type == NAME
+        kwargs = {**kwargs, "device": "cpu"}
     same = {id(x.here): x for x in away}  # in place: the very tensor
     wrap = lambda x: same.get(id(x), Away(x)) if there and isinstance(x, Tensor) else x
     return tree_map(wrap, func(*args, **kwargs))

@@ -1,4 +1,4 @@
-"""What the tests of runs share: a plan that takes a second, real `fedwsq` processes, and patience."""
+"""What tests of runs share: a plan that takes a second, real `fedwsq` processes, and patience."""
 
 import json
 import os
@@ -11,8 +11,7 @@ from typing import Any
 
 import psutil
 
-from fedwsq.plan.build import load_plan
-from fedwsq.plan.settings import Plan
+from fedwsq.plan import Plan, load_plan
 
 TESTS = Path(__file__).parent
 TINY = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 2}
@@ -28,7 +27,10 @@ def tiny(**overrides: Any) -> Plan:
 def start(
     *words: str | Path, cwd: Path, stuck: Path | None = None, **options: Any
 ) -> subprocess.Popen[str]:
-    """A real `fedwsq` process, with `user_code` in reach; `stuck` is the link to whoever will `stay` there."""
+    """A real `fedwsq` process, with `user_code` in reach.
+
+    `stuck` is the link to whoever will `stay` there.
+    """
     path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
     held = {"TEST_STUCK": str(stuck)} if stuck else {}
     return subprocess.Popen(

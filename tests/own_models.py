@@ -1,4 +1,7 @@
-"""Models and data as users bring them, nothing like the package's own: `model.name=own_models:Tied` and the like."""
+"""Models and data as users bring them, nothing like the package's own.
+
+`model.name=own_models:Tied` and the like.
+"""
 
 import os
 
@@ -7,7 +10,9 @@ from torch import Tensor, nn
 
 from fedwsq.data import Dataset, Examples
 
-WORDS, LENGTH, CLASSES = 20, 6, 3
+WORDS = 20
+LENGTH = 6
+CLASSES = 3
 
 
 def sequences() -> Dataset:
@@ -69,7 +74,10 @@ def line(classes: int, channels: int) -> nn.Module:
 
 
 def adapted(classes: int, channels: int) -> nn.Module:
-    """The code itself freezes all but the last layer; $TEST_FROZEN stands for another version of this code."""
+    """The code itself freezes all but the last layer.
+
+    $TEST_FROZEN stands for another version of this code.
+    """
     model = nn.Sequential(
         nn.Flatten(), nn.Linear(64 * channels, 8), nn.ReLU(), nn.Linear(8, classes)
     )

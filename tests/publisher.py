@@ -1,6 +1,7 @@
-"""A publisher on the loopback interface with every bad habit a server can have, and a data set of its own.
+"""A publisher on the loopback interface with every bad habit of a server, and a data set.
 
-Run as a program it is `fedwsq` with that data set in its table: `python publisher.py fetch tiny --url ...`.
+Run as a program it is `fedwsq` with that data set in its table:
+`python publisher.py fetch tiny --url ...`.
 """
 
 import gzip
@@ -17,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from fedwsq.data.fetch import SOURCES, File, Source
+from fedwsq.data.sources import SOURCES, File, Source
 
 CONTENT = {"a.bin": random.Random(0).randbytes(100_000), "deep/b.txt": b"two\n"}
 
@@ -123,24 +124,25 @@ def publishing(certificate: Path | None = None) -> Iterator[Publisher]:
 
 
 def serve(
-    *, most: int | None = None, ranges: bool = True, stall: bool = False, lie: int | None = 0
+    *, most: int | None = None, ranges: bool = True, stall: bool = False, lie: int = 0
 ) -> Answer:
-    """As it should be; or `most` bytes and no more, no ranges, silence at the end, a length that is `lie` off."""
+    """As it should be; or `most` bytes, no ranges, silence at the end, a length `lie` bytes off."""
 
     def answer(exchange: Exchange, publisher: Publisher) -> None:
         body = publisher.files[exchange.path]
-        asked, condition = exchange.headers.get("Range"), exchange.headers.get("If-Range")
+        asked = exchange.headers.get("Range")
         start = 0
-        if asked and ranges and condition in (None, publisher.etag):
+        if asked and ranges and exchange.headers.get("If-Range") in (None, publisher.etag):
             start = int(asked.removeprefix("bytes=").removesuffix("-"))
         if start >= len(body):
             exchange.begin(416, Content_Range=f"bytes */{len(body)}")
             return
-        span = f"bytes {start}-{len(body) - 1}/{len(body)}" if start else None
-        length = None if lie is None else len(body) - start + lie
-        exchange.begin(
-            206 if start else 200, ETag=publisher.etag, Content_Length=length, Content_Range=span
-        )
+        headers = {"ETag": publisher.etag, "Content_Length": len(body) - start + lie}
+        if start:
+            headers["Content_Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+            exchange.begin(206, **headers)
+        else:
+            exchange.begin(200, **headers)
         exchange.wfile.write(body[start:][:most])
         if stall:
             exchange.wfile.flush()

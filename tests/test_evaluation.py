@@ -7,6 +7,7 @@ from fedwsq.evaluation import (
     METRICS,
     Metric,
     Scores,
+    Scoring,
     by_client,
     moving_average,
     score,
@@ -18,7 +19,7 @@ from fedwsq.evaluation import (
 def test_scores_by_hand():
     # Identity logits: class 0 right twice of two, class 1 once of two, class 2 has no examples.
     logits = torch.tensor([[2.0, 0, 0], [2.0, 0, 0], [0, 2.0, 0], [2.0, 0, 0]])
-    scores = score(nn.Identity(), logits, torch.tensor([0, 0, 1, 1]), 3)
+    scores = score(nn.Identity(), logits, torch.tensor([0, 0, 1, 1]), Scoring(3))
     assert scores.correct.tolist() == [2, 1, 0]
     assert scores.count.tolist() == [2, 2, 0]
     assert scores.value == 0.75
@@ -29,9 +30,11 @@ def test_scores_by_hand():
 
 
 def test_pieces_add_up():
-    x, y = torch.randn(17, 4), torch.randint(0, 4, (17,))
-    whole = score(nn.Identity(), x, y, 4)
-    parts = total([score(nn.Identity(), x[i : i + 5], y[i : i + 5], 4) for i in range(0, 17, 5)])
+    x = torch.randn(17, 4)
+    y = torch.randint(0, 4, (17,))
+    whole = score(nn.Identity(), x, y, Scoring(4))
+    pieces = [slice(start, start + 5) for start in range(0, 17, 5)]
+    parts = total(score(nn.Identity(), x[piece], y[piece], Scoring(4)) for piece in pieces)
     assert torch.equal(whole.correct, parts.correct)
     assert whole.value == parts.value
     assert whole.loss == pytest.approx(parts.loss)
@@ -60,7 +63,8 @@ def test_worst_decile(clients, expected):
 
 
 def test_the_moving_average_is_seeded_with_the_first_value():
-    values, ema = [], None
+    values = []
+    ema = None
     for accuracy in (10.0, 20.0, 30.0, 40.0):
         ema = moving_average(ema, accuracy)
         values.append(ema)

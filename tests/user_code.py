@@ -1,4 +1,4 @@
-"""Code outside the package, as a user would bring it: `algorithm.name=user_code:Stuck` and the like."""
+"""Code outside the package, as a user would bring it: `algorithm.name=user_code:Stuck`."""
 
 import contextlib
 import os
@@ -20,14 +20,15 @@ from fedwsq.training import LocalTask
 
 
 def stay() -> None:
-    """The first process to get here while $TEST_STUCK is set does not go on; that path becomes a link to its number."""
+    """The first process to get here while $TEST_STUCK is set does not go on.
+
+    That path becomes a link to its number.
+    """
     with contextlib.suppress(KeyError, FileExistsError):
-        os.symlink(
-            str(os.getpid()), os.environ["TEST_STUCK"]
-        )  # for one alone, and whole from the first moment
-        time.sleep(
-            600
-        )  # longer than any test waits, and not forever if there is no test left to end it
+        # A link: for one alone, and whole from the first moment.
+        os.symlink(str(os.getpid()), os.environ["TEST_STUCK"])
+        # Longer than any test waits, and not forever if there is no test left to end it.
+        time.sleep(600)
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ STEPS_BEFORE_SIGTERM = 0
 
 
 def terminating_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
-    """The network of the quick start; after some training steps someone sends its process a SIGTERM, once."""
+    """The quick start's network; after some training steps its process is sent a SIGTERM, once."""
     model = cnn(classes, channels)
     model.register_forward_pre_hook(_terminate)
     return model

@@ -2,29 +2,34 @@
 
 import fedwsq, torch
 
-model = fedwsq.standardize(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)))  # weight standardization of your model
-summary = fedwsq.run("quickstart", {"rounds": 1}, out="runs/mine")         # a federated run, to its end
+# Weight standardization of your own model.
+model = fedwsq.standardize(torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3)))
 
-codec, x = fedwsq.Danuq(), 1e-3 * torch.randn(1000)
-scale = codec.init(x.numel())                                              # what server and clients share
-packet = codec.encode(x, scale, rate=4, seed=0)                            # one tensor to bytes
+# A federated run, to its end.
+summary = fedwsq.run("quickstart", {"rounds": 1}, out="runs/mine")
+
+# One tensor to bytes and back, around a scale that server and clients share.
+codec = fedwsq.Danuq()
+x = 1e-3 * torch.randn(1000)
+scale = codec.init(x.numel())
+packet = codec.encode(x, scale, rate=4, seed=0)
 restored = codec.decode(packet, scale, seed=0)
 """
 
-__version__ = "0.1.0"
-
 from fedwsq.algorithms import Algorithm, FedAvg
 from fedwsq.codecs import BitPolicy, Codec, Danuq, Fixed, Float32, Packet
+from fedwsq.core import version
 from fedwsq.core.errors import FedwsqError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Key, Update
 from fedwsq.data import Dataset, Examples, Split
-from fedwsq.federation.server import Federation
+from fedwsq.federation.server import Server
 from fedwsq.models import bake, replace_batchnorm, standardize
-from fedwsq.plan.build import dump_plan, load_plan
-from fedwsq.plan.settings import Plan
-from fedwsq.runs.run import Run, Summary, run
+from fedwsq.plan import Plan, dump_plan, load_plan
+from fedwsq.runs import Run, Summary, run
 from fedwsq.wire import Link, Message, Schema, decode, encode
+
+__version__ = version.VERSION
 
 __all__ = [
     "Algorithm",
@@ -34,7 +39,6 @@ __all__ = [
     "Dataset",
     "Examples",
     "FedAvg",
-    "Federation",
     "FedwsqError",
     "Fixed",
     "Float32",
@@ -45,6 +49,7 @@ __all__ = [
     "Plan",
     "Run",
     "Schema",
+    "Server",
     "Split",
     "Summary",
     "Update",

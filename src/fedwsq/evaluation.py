@@ -1,4 +1,4 @@
-"""How good a model is: loss and metric over a data set, per class, and for each client's own mix of classes."""
+"""How good a model is: loss and metric over a data set, per class, and for each client."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -7,19 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from fedwsq.core.errors import ConfigError, DataError
-from fedwsq.core.recipe import Recipe
-from fedwsq.training.losses import CRITERIA, Criterion
+from fedwsq.training.losses import CROSS_ENTROPY, Criterion, OfOutputs
 
 
-class Metric(Recipe):
-    """An entry of METRICS: a value for each example, of the model's outputs and the targets; higher is better."""
-
-    context = ("outputs", "targets")
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
-        """One value an example, [n]."""
-        value: Tensor = self.function(outputs, targets, **self.options)
-        return value
+class Metric(OfOutputs):
+    """An entry of METRICS: one value an example, [n]; higher is better."""
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -31,20 +23,29 @@ def minus_squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
     """The negative squared error, for regression."""
     if outputs.numel() != targets.numel():
         raise ConfigError(
-            f"metric = minus_squared_error needs as many targets as outputs for each example, but targets are "
-            f"{list(targets.shape)} and outputs {list(outputs.shape)}; use metric=accuracy where targets are classes"
+            "metric = minus_squared_error needs as many targets as outputs for each example, "
+            f"but targets are {list(targets.shape)} and outputs {list(outputs.shape)}; "
+            "use metric=accuracy where targets are classes"
         )
-    return (
-        -(outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(dim=1)
-    )
+    errors = (outputs.reshape(targets.shape) - targets).square()
+    return -errors.reshape(len(targets), -1).mean(dim=1)
 
 
 METRICS: dict[str, Callable[..., Tensor]] = {
     "accuracy": accuracy,
     "minus_squared_error": minus_squared_error,
 }
-CROSS_ENTROPY = Criterion("cross_entropy", CRITERIA["cross_entropy"])
-ACCURACY = Metric("accuracy", METRICS["accuracy"])
+ACCURACY = Metric("accuracy", accuracy)
+NO_CLASSES = torch.zeros(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What outputs are held against: the number of classes, the loss and the metric."""
+
+    classes: int
+    criterion: Criterion = CROSS_ENTROPY
+    metric: Metric = ACCURACY
 
 
 @dataclass(frozen=True)
@@ -73,32 +74,28 @@ class Scores:
         return (self.correct / self.count.clamp(min=1)).tolist()
 
     def per_client(self, label_counts: Tensor) -> Tensor:
-        """What each client would see on test data with its own mix of classes, from [clients, classes] counts."""
+        """What each client would see on test data with its own mix of classes.
+
+        `label_counts` are [clients, classes].
+        """
         shares = label_counts / label_counts.sum(dim=1, keepdim=True).clamp(min=1)
         return shares @ torch.tensor(self.per_class)
 
 
 @torch.inference_mode()
-def score(
-    model: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    classes: int,
-    criterion: Criterion = CROSS_ENTROPY,
-    metric: Metric = ACCURACY,
-) -> Scores:
+def score(model: nn.Module, x: Tensor, y: Tensor, scoring: Scoring) -> Scores:
     """Score one batch of prepared input."""
     outputs = model(x).float()
-    values = metric(outputs, y).double()
-    empty = torch.zeros(0, dtype=torch.int64)
-    labelled = metric.name == "accuracy" and not y.is_floating_point()
-    return Scores(
-        len(y),
-        float(values.sum()),
-        float(criterion(outputs, y)) * len(y),
-        torch.bincount(y[values > 0], minlength=classes).cpu() if labelled else empty,
-        torch.bincount(y, minlength=classes).cpu() if labelled else empty,
-    )
+    values = scoring.metric(outputs, y).double()
+    loss = float(scoring.criterion(outputs, y))
+
+    correct = NO_CLASSES
+    count = NO_CLASSES
+    # Only accuracy says of an example whether it is right, and only a label says of which class.
+    if scoring.metric.name == "accuracy" and not y.is_floating_point():
+        correct = torch.bincount(y[values > 0], minlength=scoring.classes).cpu()
+        count = torch.bincount(y, minlength=scoring.classes).cpu()
+    return Scores(len(y), float(values.sum()), loss * len(y), correct, count)
 
 
 def total(pieces: Iterable[Scores]) -> Scores:
@@ -117,11 +114,12 @@ def total(pieces: Iterable[Scores]) -> Scores:
 
 def by_client(pieces: Sequence[Scores], owners: Tensor) -> Tensor:
     """The mean of the metric for each client that owns a piece or more, in client order."""
+    # A client may own several pieces: sums over its pieces, then one division.
     values = torch.tensor([piece.value_sum for piece in pieces], dtype=torch.float64)
-    examples = torch.bincount(
-        owners, torch.tensor([piece.examples for piece in pieces], dtype=torch.float64)
-    )
-    return (torch.bincount(owners, values) / examples)[examples > 0]
+    sizes = torch.tensor([piece.examples for piece in pieces], dtype=torch.float64)
+    examples = torch.bincount(owners, sizes)
+    means = torch.bincount(owners, values) / examples
+    return means[examples > 0]
 
 
 def worst_decile(accuracies: Tensor) -> float:
@@ -132,4 +130,6 @@ def worst_decile(accuracies: Tensor) -> float:
 
 def moving_average(previous: float | None, value: float, keep: float = 0.9) -> float:
     """The paper's smoothed accuracy, e <- 0.9 e + 0.1 value, seeded with the first value."""
-    return value if previous is None else keep * previous + (1 - keep) * value
+    if previous is None:
+        return value
+    return keep * previous + (1 - keep) * value

@@ -1,12 +1,9 @@
 import pytest
 import torch
-from rounds import Linear, cnn_delta, float64, learns_unlike_fedavg, squared_error, toy_round
-from torch import nn
+from rounds import Linear, cnn_delta, float64, toy_round
 
 from fedwsq.algorithms.fedavg import FedAvg
 from fedwsq.algorithms.feddecorr import FedDecorr, decorrelation
-from fedwsq.core.errors import ConfigError
-from fedwsq.training import Training
 
 X = [[1.0, 2.0], [2.0, 3.0], [4.0, 3.0]]
 CLIENTS = [(X, [0, 1, 1]), ([[0.0, 1.0], [1.0, -1.0], [2.0, 0.0]], [1, 0, 0])]
@@ -75,28 +72,5 @@ def test_computes_in_float32_under_autocast():
         assert decorrelation(x).item() == pytest.approx(decorrelation(x.double()).item(), rel=1e-5)
 
 
-def test_learns_unlike_fedavg():
-    assert learns_unlike_fedavg(FedDecorr())
-
-
 def test_batches_of_one_are_fedavg():
     assert torch.equal(cnn_delta(FedDecorr(), batch_size=1), cnn_delta(FedAvg(), batch_size=1))
-
-
-def test_out_of_range():
-    with pytest.raises(ConfigError, match=r"beta is -0.1, must be finite and not negative"):
-        FedDecorr(beta=-0.1)
-
-
-def test_needs_stages():
-    with pytest.raises(
-        ConfigError, match=r"feddecorr needs a model with stages \(pooled, head\): .* Linear is not"
-    ):
-        FedDecorr().check(nn.Linear(2, 2), Training())
-
-
-def test_refuses_another_criterion():
-    with pytest.raises(
-        ConfigError, match="criterion is squared_error, but feddecorr brings its own loss"
-    ):
-        cnn_delta(FedDecorr(), criterion=squared_error())

@@ -2,12 +2,9 @@ from math import exp, log
 
 import pytest
 import torch
-from rounds import Linear, cnn_delta, float64, learns_unlike_fedavg, squared_error, toy_round
-from torch import nn
+from rounds import Linear, float64, toy_round
 
 from fedwsq.algorithms.fedrcl import FedRCL, relaxed_contrastive, spatial_mean
-from fedwsq.core.errors import ConfigError
-from fedwsq.training import Training
 
 FEATURES = [[1.0, 0.1], [0.9, 0.3], [0.2, 1.0], [0.7, 0.7]]
 CLIENTS = [(FEATURES, [0, 0, 1, 1]), (FEATURES, [1, 0, 0, 0])]
@@ -47,7 +44,8 @@ def test_is_the_definition_sample_by_sample(tau, threshold):
     features = (torch.randn(n, 3, dtype=torch.float64) + 1).requires_grad_()
     y = torch.randint(3, (n,))
     s = torch.cosine_similarity(features[:, None], features[None], dim=2)
-    contrasts, penalties = [], []
+    contrasts = []
+    penalties = []
     for i in range(n):
         siblings = sorted(
             (s[i, j] for j in range(n) if y[j] == y[i] and j != i), key=lambda each: each.item()
@@ -74,7 +72,8 @@ def test_is_the_definition_sample_by_sample(tau, threshold):
 
 
 def test_ties_between_siblings_take_the_lowest_index():
-    # s = 0 for all pairs with sample 0: it chooses 1, and both 1 and 2 choose it; d penalty / ds = sigmoid(-1) / 3
+    # s = 0 for all pairs with sample 0: it chooses 1, and both 1 and 2 choose it;
+    # d penalty / ds = sigmoid(-1) / 3
     features = float64([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]])
     relaxed_contrastive(features, torch.tensor([0, 0, 0]), tau=1.0, threshold=-1.0)[1].backward()
     g = 1 / (1 + exp(1)) / 3
@@ -87,7 +86,8 @@ def test_ties_between_negatives_take_the_lowest_indices():
     # 1, 2 and 3 each have the negative 0: 1 / (1 + e) / 4; it has two of them: 1 / (e + 2) / 4
     features = float64([[1.0, 0.0], [0.0, 1.0], [0.0, 1.0], [0.0, 1.0]])
     relaxed_contrastive(features, torch.tensor([0, 1, 1, 1]), tau=1.0)[0].backward()
-    own, chosen = 1 / (1 + exp(1)) / 4, 1 / (exp(1) + 2) / 4
+    own = 1 / (1 + exp(1)) / 4
+    chosen = 1 / (exp(1) + 2) / 4
     assert features.grad[1:, 0].tolist() == pytest.approx([own + chosen, own + chosen, own])
 
 
@@ -130,7 +130,8 @@ def test_a_batch_of_one_has_no_pairs():
 
 
 def test_computes_in_float32_under_autocast():
-    features, y = torch.randn(20, 8), torch.arange(20) % 3
+    features = torch.randn(20, 8)
+    y = torch.arange(20) % 3
     exact = [part.item() for part in relaxed_contrastive(features.double(), y, threshold=-1.0)]
     with torch.autocast("cpu", torch.bfloat16):
         assert [
@@ -141,29 +142,3 @@ def test_computes_in_float32_under_autocast():
 def test_images_are_averaged_over_space():
     assert spatial_mean(torch.arange(8.0).view(1, 2, 2, 2)).tolist() == [[1.5, 5.5]]
     assert spatial_mean(torch.tensor([[1.0, 2.0]])).tolist() == [[1.0, 2.0]]
-
-
-def test_learns_unlike_fedavg():
-    assert learns_unlike_fedavg(FedRCL())
-
-
-@pytest.mark.parametrize("options", [{"tau": 0.0}, {"beta": -1.0}, {"threshold": 1.5}])
-def test_out_of_range(options):
-    ((name, value),) = options.items()
-    with pytest.raises(ConfigError, match=f"{name} is {value}, must be"):
-        FedRCL(**options)
-
-
-def test_needs_stages():
-    with pytest.raises(
-        ConfigError,
-        match=r"fedrcl needs a model with stages \(features, resume\): .* Linear is not",
-    ):
-        FedRCL().check(nn.Linear(2, 2), Training())
-
-
-def test_refuses_another_criterion():
-    with pytest.raises(
-        ConfigError, match="criterion is squared_error, but fedrcl brings its own loss"
-    ):
-        cnn_delta(FedRCL(), criterion=squared_error())

@@ -15,6 +15,7 @@ from fedwsq.models import (
     standardize_scaled,
 )
 from fedwsq.training import LocalTask, Shard, Trained, Training, learning_rates
+from fedwsq.training.local import snapshot
 
 # the two clients' raw weights after one step
 START = [0.3, -0.1, 0.5, 0.1]
@@ -41,7 +42,8 @@ def one_round(algorithm: FedAvg) -> Params:
     }
     algorithm.check(model, Training())
     server = algorithm.init_server(start)
-    shard, training = Shard(torch.zeros(1, 4, 1, 1), torch.zeros(1, dtype=torch.int64)), Training()
+    shard = Shard(torch.zeros(1, 4, 1, 1), torch.zeros(1, dtype=torch.int64))
+    training = Training()
     deltas = []
     for client in (0, 1):
         task = Learned(model, shard, Key(0, 1, client), training, [0.1])
@@ -79,14 +81,13 @@ def task_for(model: nn.Module) -> LocalTask:
     torch.manual_seed(0)
     training = Training(epochs=1, batches_per_epoch=2, precision="float32")
     shard = Shard(torch.randn(8, 1, 8, 8), torch.arange(8) % 2)
-    return LocalTask(
-        model, shard, Key(0, 1, 0), training, learning_rates(training, 1, 10), classes=2
-    )
+    rates = learning_rates(training, 1, 10)
+    return LocalTask(model, shard, Key(0, 1, 0), training, rates, classes=2)
 
 
 def test_the_default_is_fedavg_and_wsp_changes_the_convolutions_only():
     model = ScaledStandardization().apply(cnn(classes=2))
-    start = {name: p.detach().clone() for name, p in model.named_parameters()}
+    start = snapshot(dict(model.named_parameters()))
     deltas = {}
     for algorithm in (FedAvg(), FedWon(), FedWon(exchange="wsp")):
         update, _ = algorithm.client_update({"params": start}, {}, task_for(model))
@@ -97,10 +98,9 @@ def test_the_default_is_fedavg_and_wsp_changes_the_convolutions_only():
         assert delta.any()
         assert torch.equal(standardized[name], delta) == (not name.endswith("conv.weight"))
         if name.endswith("conv.weight"):
+            sent = start[name] + standardized[name]
             local = start[name] + delta
-            torch.testing.assert_close(
-                start[name] + standardized[name], scaled_standardized(local, gamma=1.0)
-            )
+            torch.testing.assert_close(sent, scaled_standardized(local, gamma=1.0))
 
 
 @pytest.mark.parametrize(
@@ -114,10 +114,8 @@ def test_it_needs_scaled_standardization(model):
 
 def test_settings():
     assert FedWon() == FedWon(exchange="psp")
-    assert FedWon(server=Momentum()).init_server({"w": torch.ones(1)}).keys() == {
-        "params",
-        "momentum",
-    }
+    server = FedWon(server=Momentum()).init_server({"w": torch.ones(1)})
+    assert server.keys() == {"params", "momentum"}
     with pytest.raises(
         ConfigError, match='fedwon exchange = "raw" is unknown; it is "psp" or "wsp"'
     ):

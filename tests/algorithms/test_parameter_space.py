@@ -35,9 +35,8 @@ def weights(state, name="params"):
     ],
 )
 def test_fedprox(mu, prox, expected):
-    assert [weights(server) for _, _, server in play(FedProx(mu=mu, prox=prox))] == [
-        close(w) for w in expected
-    ]
+    got = [weights(server) for _, _, server in play(FedProx(mu=mu, prox=prox))]
+    assert got == [close(w) for w in expected]
 
 
 def test_fedavgm():
@@ -127,9 +126,8 @@ def test_fedcm():
 def test_fedcm_keeps_its_direction_when_the_rates_make_no_sense(metrics):
     algorithm = FedCM()
     ((updates, _, server),) = play(algorithm, ["AB"])
-    after = algorithm.server_update(
-        server, Update(updates[0].vectors, 1.0, metrics), Cohort(2, 1, 1, 4)
-    )
+    mean = Update(updates[0].vectors, 1.0, metrics)
+    after = algorithm.server_update(server, mean, Cohort(2, 1, 1, 4))
     assert weights(after, "direction") == weights(server, "direction")
 
 

@@ -1,6 +1,7 @@
 """The toy problem: f(w) = 1/2 |w - a|^2, exact gradient, lr .1, two steps, no decay, no clipping.
 
-Four clients A, B, C, D; round 1 is A and B, round 2 is B and C; D never takes part but counts in the population.
+Four clients A, B, C, D; round 1 is A and B, round 2 is B and C; D never takes part but counts in
+the population.
 """
 
 import torch
@@ -36,16 +37,14 @@ def toy_task(client, **settings):
 def mean(updates, weights=None):
     """The weighted mean of updates, as the server forms it."""
     weights = weights or [1.0] * len(updates)
-    vectors = {
-        vector: {
-            "w": sum(p * u.vectors[vector]["w"] for p, u in zip(weights, updates, strict=True))
-            / sum(weights)
-        }
-        for vector in updates[0].vectors
-    }
-    metrics = {
-        name: sum(u.metrics[name] for u in updates) / len(updates) for name in updates[0].metrics
-    }
+    vectors = {}
+    for vector in updates[0].vectors:
+        weighted = zip(weights, updates, strict=True)
+        total = sum(weight * update.vectors[vector]["w"] for weight, update in weighted)
+        vectors[vector] = {"w": total / sum(weights)}
+    metrics = {}
+    for name in updates[0].metrics:
+        metrics[name] = sum(update.metrics[name] for update in updates) / len(updates)
     return Update(vectors, sum(weights), metrics)
 
 
@@ -54,11 +53,12 @@ def play(algorithm, rounds=ROUNDS, weights=None):
     server = algorithm.init_server({"w": torch.tensor(START)})
     clients = {name: algorithm.init_client(server["params"]) for name in TARGETS}
     for number, names in enumerate(rounds, 1):
-        received, updates = algorithm.broadcast(server), []
+        received = algorithm.broadcast(server)
+        updates = []
         for name in names:
-            update, clients[name] = algorithm.client_update(received, clients[name], toy_task(name))
+            update, memory = algorithm.client_update(received, clients[name], toy_task(name))
+            clients[name] = algorithm.settle(memory, update.vectors)  # no code: nothing is lost
             updates.append(update)
-        server = algorithm.server_update(
-            server, mean(updates, weights), Cohort(number, len(names), len(names), 4)
-        )
+        cohort = Cohort(number, len(names), len(names), 4)
+        server = algorithm.server_update(server, mean(updates, weights), cohort)
         yield updates, dict(clients), server

@@ -3,20 +3,18 @@ import torch
 
 from fedwsq.bench import codec, fold, processes
 from fedwsq.codecs import Danuq
-from fedwsq.codecs.grid import tables
+from fedwsq.codecs.coding import tables
 from fedwsq.codecs.levels import levels
 from fedwsq.core.tree import zeros_like
 from fedwsq.models import cnn
-from fedwsq.wire import Schema
+from fedwsq.wire import Line, Schema
 
 SHARED = torch.tensor([1.1e-3])
 
 
 def test_plain_torch_does_the_same_work():
-    x, expected, found = (
-        torch.randn(5000, generator=torch.Generator().manual_seed(0)) * 1e-3,
-        *torch.zeros(2, 5000),
-    )
+    x = torch.randn(5000, generator=torch.Generator().manual_seed(0)) * 1e-3
+    expected, found = torch.zeros(2, 5000)
     q, edges = (torch.from_numpy(table) for table in tables(levels(4)))
     packet = Danuq().encode(x, SHARED, 4, 0)
     code, std = codec.plain_encode(x, SHARED, edges)
@@ -28,18 +26,16 @@ def test_plain_torch_does_the_same_work():
 
 def test_codec_figures_are_ratios_of_seconds(monkeypatch, clock):
     """Every piece of work is really done, in as many seconds as it says here."""
-    encode, quantize, accumulate = (
-        {4: 8.0, 2: 4.0, 1: 5.0},
-        {4: 4.0, 2: 2.0, 1: 1.0},
-        {4: 2.0, 2: 1.0, 1: 0.5},
-    )
+    encode = {4: 8.0, 2: 4.0, 1: 5.0}
+    quantize = {4: 4.0, 2: 2.0, 1: 1.0}
+    accumulate = {4: 2.0, 2: 1.0, 1: 0.5}
     monkeypatch.setattr(codec, "NUMEL", 5000)
     monkeypatch.setattr(codec, "TIMES", 2)
     for where, name, seconds in (
         (codec.np, "copyto", lambda *given: 2.0),
         (codec, "plain_encode", lambda *given: 100.0),
         (codec, "plain_accumulate", lambda *given: 32.0),
-        (codec, "quantize", lambda values, groups, scales, between, bits: quantize[bits]),
+        (codec, "quantize", lambda values, scales, between, bits: quantize[bits]),
         (Danuq, "encode", lambda self, x, shared, bits, seed: encode[bits]),
         (Danuq, "accumulate", lambda self, packet, *given: accumulate[packet.rate]),
     ):
@@ -69,11 +65,11 @@ def test_folding_adds_up_the_replies():
         "conv": torch.zeros(16, 4, 3, 3),
         "bias": torch.zeros(16),
     }
-    schema = Schema({name: tuple(x.shape) for name, x in params.items()})
-    shared = fold.LINK.init(schema, ("delta",))
+    line = Line(fold.LINK, Schema({name: tuple(x.shape) for name, x in params.items()}))
+    shared = line.init(("delta",))
     sums = {"delta": zeros_like(params)}
     for client in range(3):
-        fold.fold(fold.make_reply(params, schema, shared, client), schema, shared, sums)
+        fold.fold(fold.make_reply(params, line, shared, client), line, shared, sums)
     # Three of weight 100, each +-0.7979 of the starting scale.
     unit = sums["delta"]["conv"] / (100 * 0.7979e-3)
     assert torch.allclose(unit, unit.round(), atol=1e-4)

@@ -12,7 +12,7 @@ from fedwsq.core.errors import RunError
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Key
 from fedwsq.models.standardize import WSLayer
-from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs import load_snapshot
 from fedwsq.training import LocalTask, Shard, Training, learning_rates
 
 
@@ -60,13 +60,9 @@ def test_standardization_is_measured_in_processes_of_its_own(monkeypatch, clock)
 
 
 def test_a_bare_loop_is_with_standardization_or_without():
-    assert [
-        sum(isinstance(m, WSLayer) for m in bare.network("resnet8", ws).modules()) > 0
-        for ws in (True, False)
-    ] == [
-        True,
-        False,
-    ]
+    for ws in (True, False):
+        layers = bare.network("resnet8", ws).modules()
+        assert any(isinstance(layer, WSLayer) for layer in layers) == ws
 
 
 def test_the_plan_of_a_measured_run_is_the_papers_local_work():
@@ -93,7 +89,7 @@ def test_idle_rounds_are_timed_from_row_to_row(monkeypatch):
 
 
 def test_a_round_late_in_a_run_remembers_everybody(tmp_path):
-    work = population.one_round(tmp_path, 300, 5)
+    work = population.one_round(tmp_path, population.Point(300, 5))
     work()
     accepted = load_snapshot(tmp_path / "300-5")[0].accepted
     assert len(accepted) == 300

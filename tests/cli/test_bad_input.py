@@ -152,9 +152,11 @@ def test_resume_with_another_setting(capsys, finished, tmp_path, word, said):
 
 def test_resume_of_a_run_of_another_version(capsys, finished, tmp_path):
     shutil.copytree(finished.folder, tmp_path / "run")
-    manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
-    (tmp_path / "run" / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
-    assert "has run format 2" in refused(capsys, "resume", "run")
+    path = tmp_path / "run" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for found in (1, 3):
+        path.write_text(json.dumps({**manifest, "format": found}))
+        assert f"has run format {found}, this build" in refused(capsys, "resume", "run")
 
 
 def test_resume_without_a_whole_checkpoint_deletes_nothing(capsys, finished, tmp_path):

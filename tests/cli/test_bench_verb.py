@@ -44,9 +44,8 @@ def test_interrupted_it_keeps_what_there_is(capsys, groups, monkeypatch, tmp_pat
     monkeypatch.setitem(bench.GROUPS, "round", interrupted)
     assert main(["bench", "all", "--json", str(tmp_path / "b.json")]) == 130
     assert "copy / memcpy" in capsys.readouterr().out
-    assert [each["name"] for each in json.loads((tmp_path / "b.json").read_text())["figures"]] == [
-        "copy / memcpy"
-    ]
+    found = json.loads((tmp_path / "b.json").read_text())["figures"]
+    assert [each["name"] for each in found] == ["copy / memcpy"]
 
 
 @pytest.mark.parametrize(
@@ -73,17 +72,18 @@ def test_what_cannot_be_written_is_said_before_anything_is_measured(
 def test_the_picture_has_a_mark_for_every_point(monkeypatch, tmp_path):
     """Two rows over four populations and four cohorts; the middle ones of both are one point."""
     pytest.importorskip("matplotlib")
-    made = [Figure(population.name(what, *point), sum(point), 0, 10**6) for what in ("round", "memory")
-            for point in population.POINTS]  # fmt: skip
+    made = [
+        Figure(point.name(what), sum(point), 0, 10**6)
+        for what in ("round", "memory")
+        for point in population.POINTS
+    ]
     monkeypatch.setattr(bench, "GROUPS", {"population": lambda: made})
     assert main(["bench", "population", "--plot", str(tmp_path / "b.svg")]) == 0
     text = (tmp_path / "b.svg").read_text()
     assert text.count('id="LineCollection_') == 4  # error bars, one set a panel
     for panel in text.split('id="axes_')[1:]:
-        assert panel.partition('id="LineCollection_1"')[2].partition("</g>")[0].count("<path") in (
-            0,
-            4,
-        )
+        bars = panel.partition('id="LineCollection_1"')[2].partition("</g>")[0]
+        assert bars.count("<path") in (0, 4)
     from matplotlib.figure import Figure as Picture
 
     picture = Picture()

@@ -25,9 +25,8 @@ def run(folder, *words):
         command, cwd=folder, env=dict(os.environ), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout, [
-        json.loads(line) for line in (folder / "out" / "rounds.jsonl").read_text().splitlines()
-    ]
+    lines = (folder / "out" / "rounds.jsonl").read_text().splitlines()
+    return done.stdout, [json.loads(line) for line in lines]
 
 
 def test_a_method_in_one_file(tmp_path):
@@ -43,12 +42,21 @@ def test_a_method_in_one_file(tmp_path):
 def test_a_regression(tmp_path, optimizer):
     (tmp_path / "my_data.py").write_text(BLOCKS[1])
     _, rows = run(
-        tmp_path, "data.name=my_data:houses", "model.name=my_data:net", "model.standardize=none", "data.partition=iid",
-        "uplink.select=weights", "training.criterion=squared_error", "metric=minus_squared_error",
-        f"training.optimizer={optimizer}", "training.lr=0.01", "training.precision=float32", "rounds=12",
-    )  # fmt: skip
-    first, last = rows[0], rows[-1]
+        tmp_path,
+        "data.name=my_data:houses",
+        "data.partition=iid",
+        "model.name=my_data:net",
+        "model.standardize=none",
+        "uplink.select=weights",
+        "training.criterion=squared_error",
+        "metric=minus_squared_error",
+        f"training.optimizer={optimizer}",
+        "training.lr=0.01",
+        "training.precision=float32",
+        "rounds=12",
+    )
+    last = rows[-1]
     assert last["test_accuracy"] is None
     assert last["test_metric"] == pytest.approx(-last["test_loss"], rel=1e-5)
-    assert last["test_loss"] < 0.5 * first["test_loss"]
+    assert last["test_loss"] < 0.5 * rows[0]["test_loss"]
     assert last["uplink_bytes"] < last["uplink_bytes_float32"]

@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 
 from fedwsq.cli import main
-from fedwsq.data.fetch import SOURCES, kept_bytes
+from fedwsq.data.fetch import kept_bytes
+from fedwsq.data.sources import SOURCES
 from harness import PATIENCE_SECONDS, TESTS, wait_until
 from publisher import BODY, CONTENT, TINY, publishing, serve, status
 
 SENT_BYTES = 60_000  # of which a writer that is not done yet may hold back its buffer
 HELD_BYTES = 8192
-PROGRAM = [
-    sys.executable,
-    str(TESTS / "publisher.py"),
-]  # fedwsq with the tiny data set in its table
+# fedwsq with the tiny data set in its table.
+PROGRAM = [sys.executable, str(TESTS / "publisher.py")]
 
 
 @pytest.fixture
@@ -49,9 +48,8 @@ def wait_for_the_middle(root, process):
 
 def assert_complete(root):
     folder = Path(root) / "tiny-set"
-    assert {
-        str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")
-    } == CONTENT
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.*")}
+    assert found == CONTENT
     assert os.listdir(root) == ["tiny-set"]
 
 
@@ -100,10 +98,10 @@ def test_help_has_examples(capsys):
 def test_piped_it_says_little(capsys, publisher):
     code, out, err = fedwsq(capsys, "tiny", "--root", "here", "--url", publisher.url)
     assert (code, out) == (0, "tiny is in here/tiny-set\n")
-    assert (
-        err
-        == f"tiny: tiny.tar.gz, {len(BODY) / 1000:.1f} kB\ntiny: tiny.tar.gz: verified, unpacking\n"
-    )
+    assert err.splitlines() == [
+        f"tiny: tiny.tar.gz, {len(BODY) / 1000:.1f} kB",
+        "tiny: tiny.tar.gz: verified, unpacking",
+    ]
     assert_complete("here")
     code, out, err = fedwsq(capsys, "tiny", "--root", "here", "--url", publisher.url)
     assert (code, out, err) == (
@@ -129,10 +127,8 @@ def test_trouble_is_one_line(capsys, publisher):
     publisher.script = [status(404)]
     code, out, err = fedwsq(capsys, "tiny", "--url", publisher.url)
     assert (code, out) == (2, "")
-    assert (
-        err
-        == f"fedwsq: {publisher.url}tiny.tar.gz: the server answers 404 (Not Found); try another address with --url\n"
-    )
+    said = "the server answers 404 (Not Found); try another address with --url"
+    assert err == f"fedwsq: {publisher.url}tiny.tar.gz: {said}\n"
 
 
 def test_a_root_that_is_a_file_is_one_line(capsys, publisher):
@@ -166,7 +162,8 @@ def test_ctrl_c_says_how_to_go_on(publisher, tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, out) == (130, "")
-    last, kept = err.splitlines()[-1], kept_bytes(TINY, root)
+    last = err.splitlines()[-1]
+    kept = kept_bytes(TINY, root)
     assert last.startswith(
         f"stopped; {kept / 1000:.1f} kB are kept. Go on with: fedwsq fetch tiny "
     )

@@ -30,19 +30,17 @@ def test_piped_output_is_one_plain_line_a_round_and_a_summary(capsys, tmp_path, 
     assert lines[0].endswith("; 1 worker, cpu, float32")
     for line, row in zip(lines[1:4], rows(finished.folder), strict=True):
         assert re.fullmatch(
-            rf"round {row['round']}/3: accuracy {row['test_accuracy']:.4f}, up 80\.\d kB, down 48\d\.\d kB, "
-            rf"train loss {row['train_loss']:.4f}, \d+\.\d\d s",
+            rf"round {row['round']}/3: accuracy {row['test_accuracy']:.4f}, "
+            rf"up 80\.\d kB, down 48\d\.\d kB, train loss {row['train_loss']:.4f}, \d+\.\d\d s",
             line,
         )
     summary = finished.summary
     assert f"{tmp_path / 'run'} after 3 rounds" in lines[4]
-    assert (
-        f"{summary.uplink_bytes:,} bytes, {summary.uplink_factor:.2f} times less than float32"
-        in out
-    )
-    assert (
-        f"{summary.total_bytes:,} bytes, {summary.total_factor:.2f} times less than float32" in out
-    )
+    for count, factor in (
+        (summary.uplink_bytes, summary.uplink_factor),
+        (summary.total_bytes, summary.total_factor),
+    ):
+        assert f"{count:,} bytes, {factor:.2f} times less than float32" in out
     assert summary.weights in out
 
 
@@ -60,9 +58,8 @@ def test_failures_are_told_with_their_reasons(capsys, tmp_path):
         "clients_per_round=3",
     ]
     assert main(["run", *TINY_WORDS, *words, *ONE_WORKER, "--out", str(tmp_path / "run")]) == 0
-    (line,) = [
-        line for line in capsys.readouterr().out.splitlines() if line.startswith("round 1/1")
-    ]
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith("round 1/1")]
     assert ", 1 failed, " in line
     assert line.endswith("; client 0: UpdateError: client 0 has no examples")
 
@@ -115,7 +112,10 @@ def test_a_run_outlives_its_reader(finished, tmp_path):
 
 
 def assert_goes_on(folder: Path, out: str, weights: str) -> None:
-    """The run in `folder` was stopped on purpose: it says how to go on, and doing so gives the undisturbed weights."""
+    """The run in `folder` was stopped on purpose: it says how to go on.
+
+    Doing so gives the undisturbed weights.
+    """
     done = len(rows(folder))
     assert 1 <= done < 3
     assert f"stopped; {done} complete rounds are saved. Go on with: fedwsq resume '{folder}'" in out
@@ -129,10 +129,8 @@ def test_ctrl_c_saves_says_how_to_go_on_and_leaves_no_worker(finished, tmp_path)
     folder = tmp_path / "my run"
     words = [*TINY_WORDS, "algorithm.name=user_code:Stuck", "--out", folder, "--workers", "2"]
     process = start("run", *words, cwd=tmp_path, stuck=tmp_path / "stuck", start_new_session=True)
-    stuck, children = (
-        who_is_stuck(tmp_path / "stuck", process),
-        psutil.Process(process.pid).children(),
-    )
+    stuck = who_is_stuck(tmp_path / "stuck", process)
+    children = psutil.Process(process.pid).children()
     os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to the whole group
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err) == (130, "")
@@ -158,14 +156,8 @@ def test_a_polite_kill_stops_like_ctrl_c(finished, tmp_path, capsys):
 @pytest.mark.slow
 def test_ctrl_c_while_the_workers_start_is_as_quiet(tmp_path):
     folder = tmp_path / "run"
-    words = [
-        *TINY_WORDS,
-        "data.name=user_code:digits_stuck_in_a_worker",
-        "--out",
-        folder,
-        "--workers",
-        "2",
-    ]
+    data = "data.name=user_code:digits_stuck_in_a_worker"
+    words = [*TINY_WORDS, data, "--out", folder, "--workers", "2"]
     process = start("run", *words, cwd=tmp_path, stuck=tmp_path / "stuck", start_new_session=True)
     assert who_is_stuck(tmp_path / "stuck", process).pid != process.pid
     os.killpg(process.pid, signal.SIGINT)
@@ -185,17 +177,9 @@ def test_ctrl_c_while_the_data_is_loading_leaves_nothing(capsys, in_empty_folder
 
 def test_a_terminal_shows_live_progress(tmp_path):
     controller, terminal = pty.openpty()
+    words = ["run", *TINY_WORDS, *ONE_WORKER, "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "fedwsq.cli",
-            "run",
-            *TINY_WORDS,
-            *ONE_WORKER,
-            "--out",
-            str(tmp_path / "run"),
-        ],
+        [sys.executable, "-m", "fedwsq.cli", *words],
         stdin=terminal,
         stdout=terminal,
         stderr=terminal,
@@ -221,7 +205,7 @@ def test_a_terminal_shows_live_progress(tmp_path):
 
 @pytest.mark.slow
 def test_a_module_in_the_working_directory_does_not_stand_in_for_a_library(tmp_path, finished):
-    """The command's own path has no working directory on it, and neither has that of its workers."""
+    """The command's own path has no working directory on it, nor has that of its workers."""
     (tmp_path / "queue.py").write_text("raise RuntimeError('not the queue you wanted')\n")
     command = Path(sys.executable).with_name("fedwsq")
     if not command.exists():

@@ -32,12 +32,12 @@ def test_the_table_is_that_of_the_plans_split(capsys):
     labels = digits().train.labels
     found = dirichlet(labels, 4, 3, 0.1).statistics(labels, 10)
     assert (code, err) == (0, "")
+    held = 4 * (len(labels) // 4)
     assert out.startswith(
-        f"digits, dirichlet: {4 * (len(labels) // 4)} examples over 4 clients, 2 unused; 10 classes\n"
+        f"digits, dirichlet: {held} examples over 4 clients, 2 unused; 10 classes\n"
     )
-    for name, values in zip(
-        ("examples", "classes", "largest share", "effective classes"), found, strict=True
-    ):
+    names = ("examples", "classes", "largest share", "effective classes")
+    for name, values in zip(names, found, strict=True):
         expected = [float(values.min()), float(values.double().mean()), float(values.max())]
         assert shown(out)[name] == pytest.approx(expected, rel=1e-4)
     assert len(out.splitlines()) == 2 + 4 + 1 + 4
@@ -107,7 +107,7 @@ def test_without_matplotlib_there_is_a_hint_and_all_else_works(capsys, monkeypat
 
 @pytest.fixture
 def published(in_empty_folder):
-    """A file as the published repositories have them, over the first 60 digits, the last given out twice."""
+    """A file as published repositories have them: the first 60 digits, the last given out twice."""
     path = in_empty_folder / "published.txt"
     path.write_text(str({0: list(range(30)), 1: [*range(30, 60), 59]}) + "\n")
     return path

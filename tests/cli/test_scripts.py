@@ -31,8 +31,13 @@ def blobs(count: int = 200) -> Dataset:
 OWN = """
 import fedwsq
 settings = {
-    "rounds": 4, "model": {"name": "my_module:build", "width": 16}, "data.name": "my_module:blobs", "data.count": 300,
-    "data.partition": "iid", "uplink.select": "weights", "training.lr": 0.5,
+    "rounds": 4,
+    "model": {"name": "my_module:build", "width": 16},
+    "data.name": "my_module:blobs",
+    "data.count": 300,
+    "data.partition": "iid",
+    "uplink.select": "weights",
+    "training.lr": 0.5,
 }
 for workers in (1, 2):
     summary = fedwsq.run("quickstart", settings, out=f"workers-{workers}", workers=workers)
@@ -48,8 +53,12 @@ def run_script(folder: Path, name: str, text: str) -> list[str]:
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     done = subprocess.run(
         [sys.executable, str(folder / name)],
-        cwd=elsewhere, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS,
-    )  # fmt: skip
+        cwd=elsewhere,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.split()
 

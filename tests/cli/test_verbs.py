@@ -1,5 +1,6 @@
 """The verbs that only look: ls, levels, inspect, and every --help."""
 
+import json
 import os
 import re
 import subprocess
@@ -10,6 +11,9 @@ import pytest
 from fedwsq import __version__
 from fedwsq.cli import main
 from fedwsq.cli.progress import human_bytes
+from fedwsq.core.types import Key
+from fedwsq.wire import Kind, Message, Schema, encode
+from harness import TESTS
 
 # Worked numbers
 OPTIMAL_4 = [
@@ -26,6 +30,12 @@ def fedwsq(capsys, *words: str) -> tuple[int, str, str]:
     code = main(list(words))
     out, err = capsys.readouterr()
     return code, out, err
+
+
+def committed(name: str) -> bytes:
+    """A message of `tests/golden`."""
+    messages = json.loads((TESTS / "golden" / "messages.json").read_text())
+    return bytes.fromhex("".join(messages[name]))
 
 
 def printed_levels(text: str) -> tuple[list[float], dict[str, float]]:
@@ -81,9 +91,11 @@ def test_levels_that_do_not_exist_are_one_error(capsys, words, why):
 def test_ls_lists_everything_there_is(capsys):
     code, out, err = fedwsq(capsys, "ls")
     assert (code, err) == (0, "")
-    for name in ("fedavg", "danuq", "float32", "resnet18", "resnet8", "cnn", "digits", "cifar10", "dirichlet", "iid",
-                 "quickstart", "cifar10-resnet8"):  # fmt: skip
-        assert name in out.split()
+    names = (
+        "fedavg danuq float32 resnet18 resnet8 cnn digits cifar10 dirichlet iid "
+        "quickstart cifar10-resnet8"
+    )
+    assert set(names.split()) <= set(out.split())
 
 
 @pytest.mark.parametrize(
@@ -110,22 +122,17 @@ def test_ls_codecs_shows_the_settings_and_their_defaults(capsys):
 
 
 def test_inspect_prints_what_is_in_a_reply(capsys, finished):
-    path = next(
-        p
-        for p in (finished.folder / "messages").glob("round-2-client-*.fwsq")
-        if "order" not in p.name
-    )
+    found = (finished.folder / "messages").glob("round-2-client-*.fwsq")
+    path = next(path for path in found if "order" not in path.name)
     client = path.stem.rpartition("-")[2]
     code, out, err = fedwsq(capsys, "inspect", str(path))
     lines = out.splitlines()
     assert (code, err) == (0, "")
     assert lines[0] == f"reply, {path.stat().st_size} bytes, round 2, client {client}, seed 0"
     assert any(re.match("metric '?loss'? = ", line) for line in lines)
-    assert sum("danuq, 4 bits" in line for line in lines) == 2
-    assert (
-        sum("float32, 32 bits" in line for line in lines)
-        == len([x for x in lines if x.startswith("tensor")]) - 2
-    )
+    tensors = [line for line in lines if line.startswith("tensor")]
+    assert sum("danuq, 4 bits" in line for line in tensors) == 2
+    assert sum("float32, 32 bits" in line for line in tensors) == len(tensors) - 2
 
 
 def test_inspect_prints_orders_and_broadcasts(capsys, finished):
@@ -133,11 +140,71 @@ def test_inspect_prints_orders_and_broadcasts(capsys, finished):
     _, out, _ = fedwsq(capsys, "inspect", str(order))
     assert out.startswith("order, ")
     assert "rates [4.0]" in out
-    _, out, _ = fedwsq(
-        capsys, "inspect", str(finished.folder / "messages" / "round-1-broadcast.fwsq")
-    )
+    broadcast = finished.folder / "messages" / "round-1-broadcast.fwsq"
+    _, out, _ = fedwsq(capsys, "inspect", str(broadcast))
     assert "everyone" in out.splitlines()[0]
     assert sum(line.startswith("state ") for line in out.splitlines()) == 2
+
+
+def test_inspect_prints_the_whole_of_a_reply(capsys, tmp_path):
+    """That of the document, line by line."""
+    path = tmp_path / "message"
+    path.write_bytes(committed("reply"))
+    code, out, err = fedwsq(capsys, "inspect", str(path))
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "reply, 260 bytes, round 3, client 12, seed 7",
+        "run 000102030405060708090a0b0c0d0e0f, nonce f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff, "
+        "last accepted round 0",
+        "agreement 9ef0d781c8680ada346373fee23ffcc6",
+        "weight 40, quantization error 0.00590318, rates []",
+        "metric 'loss' = 1.5",
+        "tensor 'delta' #0: float32, 32 bits, 8 bytes",
+        "tensor 'delta' #1: danuq, 4 bits, 3 bytes, shared scale, side [0.0019416487775743008]",
+        "tensor 'delta' #2: float32, 32 bits, 4 bytes",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("hello", """text '{"wire": 2, "seed": 7, "algorithm.name": "fedavg", """),
+        ("welcome", """text '{"examples": 40, "labels": [22, 18], "precision": "float32", """),
+        ("scores", "text '[40, 29.0, 31.25, [20, 9], [22, 18]]'"),
+        ("evaluate", None),
+        ("score", None),
+        ("forgot", None),
+    ],
+)
+def test_inspect_prints_every_kind(capsys, tmp_path, kind, text):
+    path = tmp_path / "message"
+    path.write_bytes(committed(kind))
+    code, out, err = fedwsq(capsys, "inspect", str(path))
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert lines[0].startswith(f"{kind}, {path.stat().st_size} bytes, round ")
+    assert lines[2] == "agreement 9ef0d781c8680ada346373fee23ffcc6"
+    if text is None:
+        assert len(lines) == 4
+    else:
+        assert lines[4].startswith(text)
+
+
+def test_inspect_gives_text_no_hold_on_the_terminal(capsys, tmp_path):
+    path = tmp_path / "message"
+    message = Message(Kind.SCORES, Key(0, 1, 0), bytes(16), text="\x1b[2J\nreply, 7 bytes\r\u202e")
+    path.write_bytes(encode(message, Schema({})))
+    code, out, _ = fedwsq(capsys, "inspect", str(path))
+    assert code == 0
+    assert out.splitlines()[4:] == [r"text '\x1b[2J\nreply, 7 bytes\r\u202e'"]
+
+
+def test_inspect_says_which_version_it_cannot_read(capsys, tmp_path):
+    path = tmp_path / "message"
+    path.write_bytes(committed("order of version 1"))
+    code, out, err = fedwsq(capsys, "inspect", str(path))
+    assert (code, out) == (2, "")
+    assert err == "fedwsq: unknown version 1: this build reads version 2\n"
 
 
 @pytest.mark.parametrize(
@@ -164,11 +231,9 @@ def test_inspect_of_anything_else_is_one_error(capsys, finished, tmp_path, damag
 
 
 def test_inspect_looks_at_a_huge_file_no_further_than_it_must(capsys, finished, tmp_path):
-    """Holes, more than memory holds: refused by the first bytes, or by the length that they announce."""
-    whole, path = (
-        (finished.folder / "messages" / "round-1-broadcast.fwsq").read_bytes(),
-        tmp_path / "message",
-    )
+    """Holes, more than memory holds: refused by the first bytes, or by the length they announce."""
+    whole = (finished.folder / "messages" / "round-1-broadcast.fwsq").read_bytes()
+    path = tmp_path / "message"
     for first, why in (
         (b"", "wrong magic"),
         (whole, f"trailing bytes: {2**40} bytes, the header says {len(whole)}"),
@@ -220,12 +285,11 @@ def test_the_version_is_printed(capsys):
 
 def test_a_reader_that_stops_early_is_no_error():
     """`fedwsq ls | head -1`: no traceback, no complaint at exit."""
+    wait_and_list = (
+        "import sys; from fedwsq.cli import main; sys.stdin.read(); sys.exit(main(['ls']))"
+    )
     lister = subprocess.Popen(
-        [
-            sys.executable,
-            "-c",
-            "import sys; from fedwsq.cli import main; sys.stdin.read(); sys.exit(main(['ls']))",
-        ],
+        [sys.executable, "-c", wait_and_list],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -43,14 +43,23 @@ def test_the_wheel_runs_on_its_own(tmp_path, finished):
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     where = subprocess.run(
         [sys.executable, "-P", "-c", "import fedwsq; print(fedwsq.__file__)"],
-        cwd=empty, env=environment, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=empty,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert where.stdout.startswith(str(tmp_path / "site"))  # and not the checkout
+    words = ["run", *TINY_WORDS, "rounds=2", "--workers", "2"]
     done = subprocess.run(
-        [sys.executable, "-P", "-m", "fedwsq.cli", "run", *TINY_WORDS, "rounds=2", "--workers", "2"],
-        cwd=empty, env=environment, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-P", "-m", "fedwsq.cli", *words],
+        cwd=empty,
+        env=environment,
+        capture_output=True,
+        text=True,
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    mine, theirs = rows(empty / "runs" / "quickstart-1"), rows(finished.folder)
-    assert [row["test_loss"] for row in mine] == [row["test_loss"] for row in theirs[:2]]
+    mine = [row["test_loss"] for row in rows(empty / "runs" / "quickstart-1")]
+    theirs = [row["test_loss"] for row in rows(finished.folder)]
+    assert mine == theirs[:2]
     assert (tmp_path / "site" / "bin" / "fedwsq").exists()

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedwsq.codecs import BITS, Danuq, Fixed
-from fedwsq.codecs.bits import Ask, Bandwidth, Budget, PerClient, PerRound
+from fedwsq.codecs import BITS, BitPolicy, Danuq, Fixed, Rates
+from fedwsq.codecs.bits import Bandwidth, Budget, PerClient, PerRound, Request
 from fedwsq.codecs.measure import normal_error
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Channel, Key
-from fedwsq.plan.build import dump_plan, make_plan, plan_digest
+from fedwsq.plan import dump_plan, make_plan, plan_digest
 from fedwsq.runs.run import Run
 from harness import tiny
 
@@ -21,26 +21,26 @@ CODEC = Danuq(levels="optimal")
 OVERHEAD = 100
 
 
-def ask(
+def make_request(
     round=1,
     client=0,
     seed=0,
     sizes=None,
     scales=None,
     channel=None,
-    rates=None,
+    offered=None,
     before=0.0,
     codec=CODEC,
     errors=None,
 ):
-    """A question about tensors whose reply is their packed codes and 100 bytes more."""
+    """A request about tensors whose reply is their packed codes and 100 bytes more."""
     sizes = sizes or {"a": 800}
 
     def upload_bytes(granted):
         each = granted if isinstance(granted, dict) else dict.fromkeys(sizes, granted)
         return OVERHEAD + sum(math.ceil(sizes[name] * each[name] / 8) for name in sizes)
 
-    return Ask(
+    return Request(
         Key(seed, round, client),
         channel,
         sizes,
@@ -48,7 +48,7 @@ def ask(
             name: torch.as_tensor(scale, dtype=torch.float32).reshape(-1)
             for name, scale in (scales or {}).items()
         },
-        rates or codec.rates,
+        offered or codec.rates,
         upload_bytes,
         errors.__getitem__ if errors else lambda rate: normal_error(codec, rate),
         before,
@@ -57,32 +57,38 @@ def ask(
 
 def test_fixed_gives_everyone_the_same():
     assert BITS["fixed"] is Fixed
-    assert {Fixed(bits=4)(ask(round, client)) for round in (1, 2) for client in (0, 1)} == {4}
-    assert Fixed()(ask()) == 32
+    requests = [make_request(*key) for key in itertools.product((1, 2), (0, 1))]
+    assert {Fixed(bits=4)(request) for request in requests} == {4}
+    assert Fixed()(make_request()) == 32
 
 
 def test_fixed_allocation_is_drawn_once_for_each_client():
     policy = PerClient()
-    assert all(
-        len({policy(ask(round, client)) for round in range(1, 30)}) == 1 for client in range(20)
-    )
-    assert len({policy(ask(1, client)) for client in range(20)}) == 3
-    assert [policy(ask(1, c, seed=1)) for c in range(40)] != [policy(ask(1, c)) for c in range(40)]
+    drawn = [policy(make_request(1, client)) for client in range(40)]
+    for client in range(20):
+        again = {policy(make_request(round, client)) for round in range(1, 30)}
+        assert again == {drawn[client]}
+    assert len(set(drawn[:20])) == 3
+    assert [policy(make_request(1, client, seed=1)) for client in range(40)] != drawn
 
 
 def test_dynamic_allocation_is_drawn_anew_and_the_same_in_any_order():
-    policy, keys = PerRound(), [(round, client) for round in range(1, 8) for client in range(8)]
-    drawn = {key: policy(ask(*key)) for key in keys}
-    assert {key: policy(ask(*key)) for key in reversed(keys)} == drawn
-    assert all(len({drawn[round, client] for round in range(1, 8)}) > 1 for client in range(8))
-    assert all(len({drawn[round, client] for client in range(8)}) > 1 for round in range(1, 8))
+    policy = PerRound()
+    keys = list(itertools.product(range(1, 8), range(8)))
+    drawn = {key: policy(make_request(*key)) for key in keys}
+    assert {key: policy(make_request(*key)) for key in reversed(keys)} == drawn
+    for client in range(8):
+        assert len({drawn[round, client] for round in range(1, 8)}) > 1
+    for round in range(1, 8):
+        assert len({drawn[round, client] for client in range(8)}) > 1
 
 
 @pytest.mark.parametrize("policy", [PerClient(), PerRound()], ids=["FBA", "DBA"])
 def test_the_mean_is_seven_thirds_of_a_bit_and_its_bytes(policy):
-    """ResNet-18 with 10 classes: 11 157 504 coded values, and 16 458 values and 19 scales of four bytes."""
-    count, rest = 3000, 4 * (16_458 + 19)
-    bits = [policy(ask(1, client)) for client in range(count)]
+    """ResNet-18 with 10 classes: 11 157 504 coded, 16 458 values and 19 scales in float32."""
+    count = 3000
+    rest = 4 * (16_458 + 19)
+    bits = [policy(make_request(1, client)) for client in range(count)]
     # Var = (1 + 4 + 16) / 3 - (7 / 3)^2 = 14 / 9; four standard errors.
     tolerance = 4 * math.sqrt(14 / 9 / count)
     assert set(bits) == {1, 2, 4}
@@ -94,7 +100,7 @@ def test_the_mean_is_seven_thirds_of_a_bit_and_its_bytes(policy):
 
 
 def test_other_choices_are_drawn_evenly():
-    drawn = Counter(PerRound((8, 3))(ask(1, client)) for client in range(2000))
+    drawn = Counter(PerRound((8, 3))(make_request(1, client)) for client in range(2000))
     assert set(drawn) == {3, 8}
     assert drawn[3] == pytest.approx(1000, abs=4 * math.sqrt(2000 / 4))
 
@@ -119,13 +125,34 @@ def test_a_choice_that_the_codec_lacks_is_named(policy):
     with pytest.raises(
         ConfigError, match="choices has 5 bits, which the codec does not; it offers 1, 2, 4"
     ):
-        policy(ask(codec=Danuq()))
+        policy(make_request(codec=Danuq()))
 
 
 def test_intervals_take_any_width_inside():
-    assert PerClient((0.7,))(ask(rates=(0.5, 4.0))) == 0.7
+    assert PerClient((0.7,))(make_request(offered=Rates.between(0.5, 4.0))) == 0.7
     with pytest.raises(ConfigError, match=r"choices has 0.4 bits, .* it offers 0.5 to 4"):
-        PerClient((0.4, 1))(ask(rates=(0.5, 4.0)))
+        PerClient((0.4, 1))(make_request(offered=Rates.between(0.5, 4.0)))
+
+
+def test_a_policy_says_what_it_may_grant():
+    assert Fixed(4).grants == (4,)
+    assert Bandwidth(1.5, (4, 1)).grants == (1, 4)
+
+
+def test_a_codec_with_one_rate_leaves_nothing_to_decide():
+    assert Fixed(4).at(32) == Fixed(32)
+    assert PerRound().at(1) == PerRound((1,))
+    assert Budget(1000, (2, 4)).at(1) == Budget(1000, (1,))
+
+
+def test_a_policy_of_ones_own_need_only_answer():
+    class Own(BitPolicy):
+        def __call__(self, request):
+            return 2
+
+    policy = Own()
+    assert policy.grants == ()
+    assert policy.at(1) is policy
 
 
 # 800 values and 100 bytes: replies of 200, 300 and 500 bytes at 1, 2 and 4 bits.
@@ -145,42 +172,45 @@ CHANNEL = Channel(100, 1e6, 0.25, 0.01)
     ],
 )
 def test_bandwidth_grants_the_largest_width_in_time(before, deadline, expected):
-    assert Bandwidth(deadline)(ask(channel=CHANNEL, before=before)) == expected
+    assert Bandwidth(deadline)(make_request(channel=CHANNEL, before=before)) == expected
 
 
 def test_bandwidth_needs_channels_and_a_deadline():
-    with pytest.raises(ConfigError, match="set channels to lognormal, trace or measured"):
-        Bandwidth(1.0)(ask())
+    with pytest.raises(ConfigError, match="set channels to lognormal or trace"):
+        Bandwidth(1.0)(make_request())
     for deadline in (0.0, -1.0, math.inf, math.nan):
         with pytest.raises(ConfigError, match="deadline_seconds is"):
             Bandwidth(deadline)
 
 
-def loss(ask, granted):
+def loss(request, granted):
     """The cost as the policy states it, written out again."""
     return math.fsum(
-        size * float(ask.shared[name].double().square().mean()) * ask.normal_error(granted[name])
-        for name, size in ask.sizes.items()
+        size
+        * float(request.shared[name].double().square().mean())
+        * request.normal_error(granted[name])
+        for name, size in request.sizes.items()
     )
 
 
-def brute_force(ask, budget, choices):
+def brute_force(request, budget, choices):
     every = (
-        dict(zip(ask.sizes, rates, strict=True))
-        for rates in itertools.product(choices, repeat=len(ask.sizes))
+        dict(zip(request.sizes, rates, strict=True))
+        for rates in itertools.product(choices, repeat=len(request.sizes))
     )
     return min(
-        (loss(ask, granted) for granted in every if ask.upload_bytes(granted) <= budget),
+        (loss(request, granted) for granted in every if request.upload_bytes(granted) <= budget),
         default=None,
     )
 
 
 def test_budget_by_hand():
-    """Errors 0.4, 0.1, 0.01 and 80 values each: 10, 20 and 40 bytes; scales 3, 2, 1, so energies 720, 320, 80.
+    """Errors 0.4, 0.1, 0.01 and 80 values each: 10, 20 and 40 bytes.
 
-    Gains a byte: a 720 * 0.3 / 10 = 21.6, then 720 * 0.09 / 20 = 3.24; b 9.6, 1.44; c 2.4, 0.36.
+    Scales 3, 2, 1, so energies 720, 320, 80. Gains a byte:
+    a 720 * 0.3 / 10 = 21.6, then 720 * 0.09 / 20 = 3.24; b 9.6, 1.44; c 2.4, 0.36.
     """
-    one = ask(
+    one = make_request(
         sizes=dict.fromkeys("abc", 80),
         scales={"a": 3.0, "b": 2.0, "c": 1.0},
         errors={1: 0.4, 2: 0.1, 4: 0.01},
@@ -201,7 +231,7 @@ def test_budget_by_hand():
 
 
 def test_budget_is_the_best_when_all_steps_cost_the_same():
-    one = ask(
+    one = make_request(
         sizes=dict.fromkeys("abcd", 64), scales={"a": 1e-3, "b": 4e-3, "c": 2.5e-3, "d": 1.1e-3}
     )
     choices = (1, 2, 3, 4)
@@ -219,7 +249,7 @@ def test_budget_is_the_best_when_all_steps_cost_the_same():
 )
 def test_budget_is_never_exceeded_and_one_step_from_the_best(sizes, scales, share, choices):
     tensors = {f"t{i}": size for i, size in enumerate(sizes)}
-    one = ask(sizes=tensors, scales=dict(zip(tensors, scales, strict=False)))
+    one = make_request(sizes=tensors, scales=dict(zip(tensors, scales, strict=False)))
     low, high = (
         one.upload_bytes(dict.fromkeys(tensors, width)) for width in (min(choices), max(choices))
     )
@@ -240,7 +270,7 @@ def test_budget_is_never_exceeded_and_one_step_from_the_best(sizes, scales, shar
 
 def test_budget_skips_a_width_that_is_worse_than_one_below():
     """Two bits lose more than one here: the step goes from 1 to 4 at once, or not at all."""
-    one = ask(sizes={"a": 80}, scales={"a": 1.0}, errors={1: 0.4, 2: 0.5, 4: 0.01})
+    one = make_request(sizes={"a": 80}, scales={"a": 1.0}, errors={1: 0.4, 2: 0.5, 4: 0.01})
     assert Budget(OVERHEAD + 20)(one) == {"a": 1}
     assert Budget(OVERHEAD + 40)(one) == {"a": 4}
 
@@ -249,14 +279,14 @@ def test_budget_takes_the_mean_square_of_many_scales():
     """Channel scales 0 and 2: mean square 2, above 1.2^2 = 1.44, though their mean is below 1.2."""
     sizes = {"a": 80, "b": 80}
     for scales, wider in [({"a": [0.0, 2.0], "b": 1.2}, "a"), ({"a": [0.0, 1.0], "b": 1.2}, "b")]:
-        granted = Budget(OVERHEAD + 30)(ask(sizes=sizes, scales=scales))
+        granted = Budget(OVERHEAD + 30)(make_request(sizes=sizes, scales=scales))
         assert granted == {**dict.fromkeys(sizes, 1), wider: 2}
 
 
 def test_before_calibration_all_tensors_count_the_same():
     sizes = {"a": 40, "b": 80, "c": 80}
-    unknown = ask(sizes=sizes, scales=dict.fromkeys(sizes, 0.0))
-    equal = ask(sizes=sizes, scales=dict.fromkeys(sizes, 1.0))
+    unknown = make_request(sizes=sizes, scales=dict.fromkeys(sizes, 0.0))
+    equal = make_request(sizes=sizes, scales=dict.fromkeys(sizes, 1.0))
     for budget in range(OVERHEAD + 25, OVERHEAD + 105, 5):
         assert Budget(budget)(unknown) == Budget(budget)(equal)
     assert Budget(OVERHEAD + 100)(unknown) == dict.fromkeys(sizes, 4)
@@ -266,14 +296,14 @@ def test_budget_needs_shared_scales():
     with pytest.raises(
         ConfigError, match="b has none; use a codec that shares them, such as danuq"
     ):
-        Budget(1000)(ask(sizes={"a": 8, "b": 8}, scales={"a": 1.0}))
+        Budget(1000)(make_request(sizes={"a": 8, "b": 8}, scales={"a": 1.0}))
 
 
 def test_a_budget_below_the_smallest_width_names_both_numbers():
     with pytest.raises(
         ConfigError, match="a budget of 199 bytes is too small: a reply takes 200 at 1 bits"
     ):
-        Budget(199)(ask(scales={"a": 1.0}))
+        Budget(199)(make_request(scales={"a": 1.0}))
     with pytest.raises(ConfigError, match="budget bytes is 0"):
         Budget(0)
 

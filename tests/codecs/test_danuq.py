@@ -6,20 +6,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from level_tables import EVERY
 
-from fedwsq.codecs import Danuq, Danuq8, Packet
-from fedwsq.codecs.levels import LEVEL_KINDS, edges, levels, widths
+from fedwsq.codecs import Danuq, Danuq8, Packet, Rates
+from fedwsq.codecs.levels import edges, levels
 from fedwsq.codecs.packing import unpack
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 
 WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
-EVERY = [(bits, kind) for kind in LEVEL_KINDS for bits in sorted(widths(kind))]
 SCALE = torch.tensor([0.001])
 DELTA = {"a": [0.0012, -0.0021, 0.0002, 0.0030], "b": [-0.0008, 0.0004, -0.0015, 0.0006]}
 
 
 def codes(packet):
-    return unpack(packet.code, int(packet.rate), packet.numel)
+    return torch.from_numpy(unpack(packet.code, int(packet.rate), packet.numel))
 
 
 def encode(values, bits, scale=SCALE, codec=None):
@@ -27,7 +27,7 @@ def encode(values, bits, scale=SCALE, codec=None):
 
 
 def is_nearest(chosen, ratios, q):
-    """Brute force: no level is nearer than the chosen one, up to the float32 rounding of the edges."""
+    """Brute force: no level is nearer than the chosen one, up to the rounding of the edges."""
     distances = (ratios.double()[:, None] - torch.tensor(q, dtype=torch.float64)).abs()
     own = distances.gather(1, chosen.long()[:, None])[:, 0]
     return (own <= distances.min(1).values + 1e-6).all()
@@ -36,7 +36,8 @@ def is_nearest(chosen, ratios, q):
 @pytest.mark.parametrize("numel", [0, 1, 2, 3, 5, 8, 9, 1000])
 @pytest.mark.parametrize(("bits", "kind"), EVERY)
 def test_normal_data_goes_to_the_nearest_level(bits, kind, numel):
-    codec, scale = Danuq(levels=kind), torch.tensor([0.02])
+    codec = Danuq(levels=kind)
+    scale = torch.tensor([0.02])
     x = torch.randn(numel, generator=torch.Generator().manual_seed(numel)) * 0.02
     packet = codec.encode(x, scale, bits, seed=0)
     q = torch.tensor(levels(bits, kind))
@@ -52,7 +53,8 @@ def test_normal_data_goes_to_the_nearest_level(bits, kind, numel):
     scale=st.floats(2.0**-39, 2.0**20, width=32),
 )
 def test_any_finite_data_goes_to_the_nearest_level(bits, kind, values, scale):
-    x, shared = torch.tensor(values), torch.tensor([scale])
+    x = torch.tensor(values)
+    shared = torch.tensor([scale])
     packet = Danuq(levels=kind).encode(x, shared, bits, seed=0)
     if x.any():
         # Past 1e4 every distance but that to the outermost level drowns in rounding.
@@ -108,7 +110,8 @@ def server(packets, codec):
 )
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_golden_round_server(bits, dequantize, key):
-    codec, expected = Danuq(dequantize=dequantize), WORKED[f"fedwsq.B{bits}"]
+    codec = Danuq(dequantize=dequantize)
+    expected = WORKED[f"fedwsq.B{bits}"]
     packets = [encode(delta, bits, codec=codec) for delta in DELTA.values()]
     assert server(packets, codec) == pytest.approx(expected[key], abs=1e-7)
     assert codec.fold(SCALE, [packet.side for packet in packets]).item() == pytest.approx(
@@ -123,9 +126,10 @@ def test_golden_round_of_mixed_widths():
 
 @pytest.mark.parametrize("numel", [1, 7, 1000, 100_003])
 def test_accumulate_is_exact_at_every_position(numel):
-    # Two roundings: a fused multiply-add, as in torch.add(alpha=...), differs in one weight of five.
+    # Two roundings: a fused multiply-add, as in torch.add(alpha=...), differs in a weight of five.
     x = torch.randn(numel, generator=torch.Generator().manual_seed(3)) * 1e-3
-    packet, out = Danuq().encode(x, SCALE, 4, seed=0), x.clone()
+    packet = Danuq().encode(x, SCALE, 4, seed=0)
+    out = x.clone()
     Danuq().accumulate(packet, SCALE, 0, out, 0.3)
     assert torch.equal(out, x + Danuq().decode(packet, SCALE, seed=0) * 0.3)
 
@@ -197,7 +201,8 @@ def test_the_shared_scale_never_falls_below_its_floor():
 
 def test_warm_up_of_the_shared_scale():
     codec = Danuq()
-    scale, seen = codec.init(10), {}
+    scale = codec.init(10)
+    seen = {}
     for round in range(1, 51):
         scale = codec.fold(scale, [(0.005,), (0.005,)])
         seen[round] = scale.item()
@@ -228,8 +233,10 @@ def test_check_refuses_damaged_packets(change, text):
 
 
 def test_rates_follow_the_levels():
-    assert Danuq().rates == {1, 2, 4}
-    assert Danuq(levels="optimal").rates == Danuq(levels="lloyd-max").rates == set(range(1, 9))
+    assert Danuq().rates == Rates.of(1, 2, 4)
+    assert (
+        Danuq(levels="optimal").rates == Danuq(levels="lloyd-max").rates == Rates.of(*range(1, 9))
+    )
     for rate in (3, 2.5, 0, 32):
         with pytest.raises(ConfigError, match=f"danuq has no {rate}-bit rate; it offers 1, 2, 4"):
             encode([1.0], rate)
@@ -240,7 +247,8 @@ def test_rates_follow_the_levels():
     [
         (
             {"levels": "lloyd"},
-            'danuq has no level kind "lloyd"; it offers paper, optimal, lloyd-max; did you mean lloyd-max?',
+            'danuq has no level kind "lloyd"; it offers paper, optimal, lloyd-max; '
+            "did you mean lloyd-max?",
         ),
         (
             {"momentum": 0.0},
@@ -265,8 +273,8 @@ def test_rates_follow_the_levels():
         ({"band": math.inf}, "danuq band = inf"),
         ({"band": math.nan}, "danuq band = nan"),
         (
-            {"scales": "row"},
-            'danuq scales = "row" is unknown; it is "tensor", "channel" or "block"',
+            {"scale_per": "row"},
+            'danuq scale_per = "row" is unknown; it is "tensor", "channel" or "block"',
         ),
         ({"block": 1}, "danuq block = 1 is out of range; a block has 2 to 1048576 elements"),
         ({"block": 2**20 + 1}, "danuq block = 1048577"),
@@ -290,7 +298,8 @@ def test_whose_scale_decodes_is_flagged():
 
 
 def test_without_a_shared_state_a_packet_stands_for_itself():
-    # std of 1, 3 is sqrt(2), so that the ratios are 0.707 and 2.121; 2-bit edges lie at -0.612, 0.3823 and 1.2444.
+    # std of 1, 3 is sqrt(2), so that the ratios are 0.707 and 2.121; 2-bit edges lie at -0.612,
+    # 0.3823 and 1.2444.
     packet = encode([1.0, 3.0], 2, torch.empty(0))
     assert packet.own_scale
     assert packet.side == pytest.approx((math.sqrt(2),), rel=1e-7)
@@ -342,7 +351,8 @@ def test_calibration_waits_for_a_client_with_spread():
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_constant_single_and_zero_updates_before_there_is_a_scale(bits):
-    codec, none = Danuq(scale_init="calibrate"), torch.zeros(1)
+    codec = Danuq(scale_init="calibrate")
+    none = torch.zeros(1)
     for values in ([0.0021] * 3, [-0.0021] * 3, [0.0021], [-0.0021]):
         packet = encode(values, bits, none, codec)
         assert packet.own_scale
@@ -368,7 +378,8 @@ def test_calibration_refuses_what_is_not_finite(bad):
 
 @pytest.mark.parametrize(
     ("shared", "own"),
-    # The std of 1, 3 over sqrt(2) times these, whose exact ratios are their inverses; the band is from 1/4 to 4.
+    # The std of 1, 3 over sqrt(2) times these, whose exact ratios are their inverses; the band is
+    # from 1/4 to 4.
     [(1.0, False), (2.0, False), (0.26, False), (0.24, True), (3.9, False), (4.1, True)],
 )
 def test_a_band_around_the_shared_scale(shared, own):
@@ -402,12 +413,13 @@ def test_a_band_leaves_updates_without_spread_alone():
 
 # Scales by channel and by block
 
-CHANNELS = Danuq(scales="channel")
+CHANNELS = Danuq(scale_per="channel")
 ROWS = [[1.0, 3.0], [-20.0, 20.0], [0.0, 0.0]]  # std sqrt(2), sqrt(800), 0
 
 
 def test_each_channel_has_its_scale():
-    x, shared = torch.tensor(ROWS), torch.tensor([1.0, 10.0, 5.0])
+    x = torch.tensor(ROWS)
+    shared = torch.tensor([1.0, 10.0, 5.0])
     packet = CHANNELS.encode(x, shared, 1, seed=0)
     assert (packet.rows, packet.numel, packet.own_scale) == (3, 6, False)
     assert packet.side == pytest.approx((math.sqrt(2), math.sqrt(800), 0.0), rel=1e-6)
@@ -421,7 +433,7 @@ def test_each_channel_has_its_scale():
 
 
 def test_channels_with_their_own_scale():
-    own = Danuq(scales="channel", dequantize="own")
+    own = Danuq(scale_per="channel", dequantize="own")
     packet = own.encode(torch.tensor(ROWS), torch.tensor([1.0, 10.0, 5.0]), 1, seed=0)
     expected = [0.7979 * math.sqrt(2)] * 2 + [
         -0.7979 * math.sqrt(800),
@@ -433,7 +445,8 @@ def test_channels_with_their_own_scale():
 
 
 def test_a_constant_channel_is_not_a_channel_of_zeros():
-    x, shared = torch.tensor([[2.0, 2.0], [1.0, 3.0]]), torch.tensor([2.0, 1.0])
+    x = torch.tensor([[2.0, 2.0], [1.0, 3.0]])
+    shared = torch.tensor([2.0, 1.0])
     packet = CHANNELS.encode(x, shared, 2, seed=0)
     assert packet.side == pytest.approx((2.0, math.sqrt(2)), rel=1e-6)
     # 2 / 2 is between the edges 0.3823 and 1.2444; 1 and 3 are 1 and 3.
@@ -454,8 +467,9 @@ def test_channels_are_the_first_dimension():
 
 
 def test_the_last_block_is_shorter():
-    codec = Danuq(scales="block", block=2)
-    x, shared = torch.tensor([1.0, 3.0, -20.0, 20.0, -7.0]), torch.tensor([1.0, 10.0, 5.0])
+    codec = Danuq(scale_per="block", block=2)
+    x = torch.tensor([1.0, 3.0, -20.0, 20.0, -7.0])
+    shared = torch.tensor([1.0, 10.0, 5.0])
     assert codec.init(5).shape == shared.shape
     packet = codec.encode(x, shared, 2, seed=0)
     assert packet.rows == 1
@@ -474,14 +488,15 @@ def test_the_last_block_is_shorter():
 
 
 def test_blocks_ignore_the_shape():
-    codec, x = Danuq(scales="block", block=4), torch.arange(12.0).view(3, 2, 2)
+    codec = Danuq(scale_per="block", block=4)
+    x = torch.arange(12.0).view(3, 2, 2)
     shared = codec.init(12, rows=3)
     flat = codec.encode(x.flatten(), shared, 4, seed=0)
     assert codec.encode(x, shared, 4, seed=0) == flat._replace(rows=3)
 
 
 def test_each_group_moves_on_its_own():
-    codec = Danuq(scales="channel", scale_init="calibrate")
+    codec = Danuq(scale_per="channel", scale_init="calibrate")
     shared = codec.init(6, rows=3)
     assert shared.tolist() == [0.0, 0.0, 0.0]
     shared = codec.fold(shared, [(1.0, 0.0, 0.0), (3.0, 4.0, 0.0)])
@@ -491,7 +506,8 @@ def test_each_group_moves_on_its_own():
 
 
 def test_only_a_group_with_values_misses_its_scale():
-    codec, shared = Danuq(scales="channel", scale_init="calibrate"), torch.tensor([1.0, 0.0])
+    codec = Danuq(scale_per="channel", scale_init="calibrate")
+    shared = torch.tensor([1.0, 0.0])
     dead = codec.encode(torch.tensor([[1.0, 3.0], [0.0, 0.0]]), shared, 1, seed=0)
     assert not dead.own_scale
     assert codec.decode(dead, shared, seed=0).tolist() == pytest.approx(
@@ -505,7 +521,7 @@ def test_only_a_group_with_values_misses_its_scale():
 
 
 def test_one_group_out_of_its_band_is_enough():
-    codec = Danuq(scales="channel", band=4.0)
+    codec = Danuq(scale_per="channel", band=4.0)
     x = torch.tensor([[1.0, 3.0], [-20.0, 20.0], [0.0, 0.0]])
     assert not codec.encode(x, torch.tensor([1.0, 10.0, 1e-9]), 2, seed=0).own_scale
     assert codec.encode(x, torch.tensor([1.0, 1.0, 1.0]), 2, seed=0).own_scale

@@ -1,5 +1,5 @@
 import math
-from itertools import accumulate
+from itertools import accumulate, product
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedwsq.codecs import Packet
+from fedwsq.codecs import Packet, Rates
 from fedwsq.codecs.base import MAX_MAGNITUDE
 from fedwsq.codecs.ecq import (
     LAST_BUCKET,
@@ -64,7 +64,10 @@ def relative_error(x, rate):
 
 
 def uniform_thresholds(step):
-    """Bits and squared error on N(0, 1) of thresholds at every (k + 1/2) step, each cell's mean as its value."""
+    """Bits and squared error on N(0, 1) of thresholds at every (k + 1/2) step.
+
+    The mean of each cell is its value.
+    """
     cells = [cell((k - 0.5) * step, (k + 0.5) * step) for k in range(1, 1 + math.ceil(38 / step))]
     cells = [c for c in cells if c.mass > 0]
     zero = cell(-step / 2, step / 2).mass
@@ -73,7 +76,8 @@ def uniform_thresholds(step):
 
 
 def best_error(rate):
-    low, high = 1e-3, 20.0
+    low = 1e-3
+    high = 20.0
     for _ in range(60):
         middle = math.sqrt(low * high)
         low, high = (middle, high) if uniform_thresholds(middle)[0] > rate else (low, middle)
@@ -118,15 +122,20 @@ def test_max_bytes_by_hand():
 
 def reference_decode(packet):
     """Plain Python integers all the way to the values in steps."""
-    code, numel = packet.code, packet.numel
-    last, negative, at = code[0], code[1], 2
+    code = packet.code
+    numel = packet.numel
+    last = code[0]
+    negative = code[1]
+    at = 2
 
     def varint():
         nonlocal at
         value = shift = 0
         while True:
-            byte, at = code[at], at + 1
-            value, shift = value | (byte & 127) << shift, shift + 7
+            byte = code[at]
+            at = at + 1
+            value = value | (byte & 127) << shift
+            shift = shift + 7
             if byte < 128:
                 return value
 
@@ -149,7 +158,10 @@ def reference_decode(packet):
     state = 0
 
     def take(find):
-        """The symbol whose range holds the state's lowest 24 bits; the state shrinks by what the symbol was worth."""
+        """The symbol whose range holds the state's lowest 24 bits.
+
+        The state shrinks by what the symbol was worth.
+        """
         nonlocal state
         while state < 2**32 and words:
             state = state << 32 | words.pop()
@@ -169,7 +181,7 @@ def reference_decode(packet):
         width = 2 ** (24 - octave)
         for i, b in enumerate(buckets):
             if b // 8 == octave:
-                inside = take(lambda slot: (slot // width, slot // width * width, width))  # noqa: B023
+                inside = take(lambda slot, w=width: (slot // w, slot // w * w, w))
                 values[i] = float(((8 + b % 8) << octave) - 8 + inside)
     assert state == 0  # all that was put on the stack has been taken
     assert not words
@@ -225,8 +237,8 @@ def test_buckets_by_brute_force():
 
 
 def test_frequencies_by_hand():
-    # 5 symbols leave 2^24 - 5 = 16777211 to share. 4 of 8, a quarter and three quarters: 1/8, 3/8; 2 of 8: 1/16, 3/16;
-    # rounded down, plus 1 each. The first takes what is left.
+    # 5 symbols leave 2^24 - 5 = 16777211 to share. 4 of 8, a quarter and three quarters: 1/8, 3/8;
+    # 2 of 8: 1/16, 3/16; rounded down, plus 1 each. The first takes what is left.
     model = Model(np.array([2, 4, 2]), 96)
     assert frequencies(model).tolist() == [4194305, 2097152, 6291455, 1048576, 3145728]
     assert frequencies(model).sum() == 2**24
@@ -280,7 +292,8 @@ def test_zeros_are_free(numel, rate):
 @pytest.mark.parametrize("value", [1.0, -0.0021, 1e-30, -1e19, 9.9e19])
 def test_constants_are_kept_at_every_rate(value, rate):
     for numel in (1, 9, 1000, 70_000):
-        # The mean of a cell is exact to 1/512 of a step; from |k| = 8 on, the middle is within half a step.
+        # The mean of a cell is exact to 1/512 of a step; from |k| = 8 on, the middle is within half
+        # a step.
         found = decode(encode(torch.full((numel,), value), rate)).double()
         assert (found / value - 1).abs().max() <= 1 / 16
 
@@ -326,8 +339,10 @@ def test_one_outlier_costs_its_own_bits_and_no_more(numel, rate):
 
 
 def test_the_sample_may_miss_everything():
-    # 1000 values that are not zero in 200,000, none of them where a stride of 1 to 60 from 0 would look first
-    x, where = torch.zeros(200_000), torch.arange(1000) * 193 + 1
+    # 1000 values that are not zero in 200,000, none of them where a stride of 1 to 60 from 0 would
+    # look first
+    x = torch.zeros(200_000)
+    where = torch.arange(1000) * 193 + 1
     x[where] = data("normal", 1000)
     for stride in range(5, 60):
         x[::stride] = 0
@@ -369,13 +384,14 @@ def test_encoding_changes_nothing_and_knows_no_seed():
 @pytest.mark.parametrize("numel", [1, 7, 1000, 100_003])
 def test_accumulate_is_exact_at_every_position(numel, rate):
     x = data("student", numel, scale=1e-3)
-    packet, out = encode(x, rate), x.clone()
+    packet = encode(x, rate)
+    out = x.clone()
     Ecq().accumulate(packet, NONE, 0, out, 0.3)
     assert torch.equal(out, x + decode(packet) * 0.3)
 
 
 def test_settings():
-    assert Ecq().rates == (0.1, 8.0)
+    assert Ecq().rates == Rates.between(0.1, 8.0)
     assert not Ecq().unbiased
     assert Ecq().init(7).numel() == 0
     assert Ecq().side_values(7) == 1
@@ -460,7 +476,7 @@ def test_any_stream_behind_a_sound_model_decodes(last, negative, counts, tail):
     assert survives(Packet(code, (1.0,), 1.0, sum(counts) + 5, own_scale=True))
 
 
-REAL = [encode(data(shape, 300, scale=1e-3), rate) for shape in SHAPES for rate in (0.5, 2, 8)]
+REAL = [encode(data(shape, 300, scale=1e-3), rate) for shape, rate in product(SHAPES, (0.5, 2, 8))]
 
 
 @settings(max_examples=300)

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedwsq.codecs.elias_fano import (
+    Layout,
     index_bytes,
-    low_bits,
+    layout,
     pack_indices,
-    section_bits,
     unpack_indices,
 )
 from fedwsq.core.errors import MessageError
@@ -35,9 +35,11 @@ def plain(chosen, limit):
 
 
 def test_by_hand():
-    # 16 / 3 leaves 2 low bits: 1 -> (0, 01), 6 -> (1, 10), 15 -> (3, 11). Low, lowest bit first: 10 01 11, then 00.
+    # 16 / 3 leaves 2 low bits: 1 -> (0, 01), 6 -> (1, 10), 15 -> (3, 11).
+    # Low, lowest bit first: 10 01 11, then 00.
     # High: bits 0 + 0, 1 + 1 and 3 + 2 of 3 + 3: 1 0 1 0 0 1, then 00.
-    assert (low_bits(3, 16), section_bits(3, 16), index_bytes(3, 16)) == (2, (6, 6), 2)
+    assert layout(3, 16) == Layout(width=2, low=6, high=6)
+    assert index_bytes(3, 16) == 2
     assert pack_indices(indices(1, 6, 15), 16) == bytes([0b111001, 0b100101])
     assert unpack_indices(bytes([0b111001, 0b100101]), 3, 16).tolist() == [1, 6, 15]
 

@@ -36,7 +36,8 @@ def test_decoded_values_may_be_changed():
 @pytest.mark.parametrize("numel", [1, 7, 1000, 100_003])
 def test_accumulate_is_exact_at_every_position(numel):
     x = torch.randn(numel, generator=torch.Generator().manual_seed(3))
-    packet, out = Float32().encode(x, NONE, 32, seed=0), x.flip(0)
+    packet = Float32().encode(x, NONE, 32, seed=0)
+    out = x.flip(0)
     Float32().accumulate(packet, NONE, 0, out, 0.3)
     assert torch.equal(out, x.flip(0) + x * 0.3)
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedwsq.codecs import Fp, Packet
+from fedwsq.codecs import Fp, Packet, Rates
 from fedwsq.codecs.fp import magnitudes
 from fedwsq.codecs.packing import unpack
 from fedwsq.core.errors import ConfigError, MessageError
@@ -50,12 +50,12 @@ def test_the_second_zero_is_refused(bits, code):
 
 
 def test_settings():
-    assert Fp().rates == {1, 2, 4}
+    assert Fp().rates == Rates.of(1, 2, 4)
     with pytest.raises(
         ConfigError, match='fp table = "e4m3" is unknown; it is "e2m1" or "bitsandbytes"'
     ):
         Fp(table="e4m3")
-    with pytest.raises(ConfigError, match='fp scale = "max" is unknown'):
-        Fp(scale="max")
+    with pytest.raises(ConfigError, match='fp unit = "max" is unknown'):
+        Fp(unit="max")
     with pytest.raises(ConfigError, match="fp has no 3-bit rate; it offers 1, 2, 4"):
         Fp().encode(torch.ones(1), NONE, 3, seed=0)

@@ -1,17 +1,19 @@
-"""What `Grid` gives to all its codecs, held against brute force on levels that are easy to follow."""
+"""What `Grid` gives to all its codecs, against brute force on levels that are easy to follow."""
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import numpy as np
 import pytest
 import torch
 
 from fedwsq.codecs import Packet
-from fedwsq.codecs.grid import Grid, count_all, count_halving, nearest, tables
+from fedwsq.codecs.coding import count_all, count_halving, nearest, tables
+from fedwsq.codecs.grid import Grid, Unit
 from fedwsq.codecs.levels import best_scale, levels, normal_error
 from fedwsq.codecs.packing import unpack
+from fedwsq.codecs.rates import Rates
 from fedwsq.core.errors import ConfigError, MessageError
 
 NONE = torch.empty(0)
@@ -22,10 +24,7 @@ class Odd(Grid):
     """Three uneven levels in two bits."""
 
     wire_id: ClassVar[int] = 200
-
-    @property
-    def rates(self):
-        return frozenset({2})
+    rates: ClassVar[Rates] = Rates.of(2)
 
     def levels(self, bits):
         return (-1.0, 0.5, 1.0)
@@ -37,7 +36,7 @@ def codes(packet):
 
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_both_ways_to_count_edges_agree_with_a_search(bits):
-    between = tables(levels(bits, "lloyd-max"))[1]
+    between = tables(levels(bits, "lloyd-max")).edges
     x = np.random.default_rng(bits).normal(size=40_000).astype(np.float32)
     x[: len(between)] = between  # on an edge: down
     x[-4:] = [-np.inf, np.inf, 1e30, -1e-45]
@@ -69,7 +68,7 @@ def test_stochastic_rounding_takes_neighbours_with_the_right_odds():
 
 def test_what_lies_outside_goes_to_the_end():
     for rounding in ("nearest", "stochastic"):
-        codec = Odd(scale="mean", rounding=rounding)
+        codec = Odd(unit="mean", rounding=rounding)
         packet = codec.encode(torch.tensor([3.0, -3.0, 0.0, 0.0]), NONE, 2, seed=0)
         assert packet.side == (1.5,)
         assert codes(packet)[:2] == [2, 0]
@@ -79,7 +78,7 @@ STD = math.sqrt((12.25 + 2.25 + 2.25 + 0.25) / 3)  # of 4, -1, -1, 0, whose mean
 
 
 @pytest.mark.parametrize(
-    ("scale", "expected"),
+    ("unit", "expected"),
     [
         ("absmax", 4.0),
         ("mean", 1.5),
@@ -88,8 +87,8 @@ STD = math.sqrt((12.25 + 2.25 + 2.25 + 0.25) / 3)  # of 4, -1, -1, 0, whose mean
         ("fitted", best_scale(Odd().levels(2)) * STD),
     ],
 )
-def test_what_a_level_of_one_stands_for(scale, expected):
-    packet = Odd(scale=scale).encode(torch.tensor([4.0, -1.0, -1.0, 0.0]), NONE, 2, seed=0)
+def test_what_a_level_of_one_stands_for(unit, expected):
+    packet = Odd(unit=unit).encode(torch.tensor([4.0, -1.0, -1.0, 0.0]), NONE, 2, seed=0)
     assert packet.side == pytest.approx((expected,), rel=1e-6)
 
 
@@ -100,30 +99,29 @@ def test_the_fitted_scale_is_the_best_multiple_of_the_std():
     assert normal_error(q, 1 / best) <= min(errors)
 
 
-@pytest.mark.parametrize("scale", ["std", "fitted"])
-def test_a_constant_update_is_not_lost(scale):
-    codec = Odd(scale=scale)
+@pytest.mark.parametrize(("unit", "factor"), [("std", 1), ("fitted", best_scale(Odd().levels(2)))])
+def test_a_constant_update_is_not_lost(unit, factor):
+    codec = Odd(unit=unit)
     packet = codec.encode(torch.full((5,), 0.25), NONE, 2, seed=0)
-    assert packet.side == pytest.approx(
-        (0.25 * (1 if scale == "std" else best_scale(codec.levels(2))),)
-    )
+    assert packet.side == pytest.approx((0.25 * factor,))
     assert codec.decode(packet, NONE, seed=0).min() > 0
 
 
-@pytest.mark.parametrize("scale", ["absmax", "mean", "norm", "std", "fitted"])
+@pytest.mark.parametrize("unit", get_args(Unit))
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
-def test_each_group_is_coded_as_if_alone(scale, rounding):
+def test_each_group_is_coded_as_if_alone(unit, rounding):
     x = torch.randn(3, 4, generator=torch.Generator().manual_seed(1)) * torch.tensor(
         [[1.0], [0.0], [100.0]]
     )
-    channels, blocks = (Odd(scale, rounding, scales, 4) for scales in ("channel", "block"))
+    channels = Odd(unit, rounding, "channel")
+    blocks = Odd(unit, rounding, "block", 4)
     packet = channels.encode(x, NONE, 2, seed=5)
     assert (packet.rows, packet.side[1]) == (3, 0.0)
     assert blocks.encode(x, NONE, 2, seed=5) == packet
     assert blocks.encode(x.flatten(), NONE, 2, seed=5) == packet._replace(rows=1)
     decoded = channels.decode(packet, NONE, seed=5).view(3, 4)
     assert not decoded[1].any()
-    alone = Odd(scale, rounding)
+    alone = Odd(unit, rounding)
     first = alone.encode(x[0], NONE, 2, seed=5)
     assert packet.side[0] == pytest.approx(first.side[0], rel=1e-6)
     assert torch.allclose(decoded[0], alone.decode(first, NONE, seed=5))
@@ -152,23 +150,19 @@ def test_check_refuses_damaged_packets(change, text):
 
 
 def test_settings():
-    assert [Odd(scale, "stochastic").unbiased for scale in ("absmax", "norm", "mean", "std")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    unbiased = [unit for unit in get_args(Unit) if Odd(unit, "stochastic").unbiased]
+    assert unbiased == ["absmax", "norm"]
     assert not Odd().unbiased
     with pytest.raises(ConfigError, match="odd has no 3-bit rate; it offers 2"):
         Odd().encode(torch.ones(1), NONE, 3, seed=0)
     with pytest.raises(
         ConfigError,
-        match='odd scale = "max" is unknown; it is one of absmax, mean, norm, std, fitted',
+        match='odd unit = "max" is unknown; it is "absmax", "mean", "norm", "std" or "fitted"',
     ):
-        Odd(scale="max")
+        Odd(unit="max")
     with pytest.raises(
-        ConfigError, match='odd rounding = "up" is unknown; it is one of nearest, stochastic'
+        ConfigError, match='odd rounding = "up" is unknown; it is "nearest" or "stochastic"'
     ):
         Odd(rounding="up")
-    with pytest.raises(ConfigError, match='odd scales = "row" is unknown'):
-        Odd(scales="row")
+    with pytest.raises(ConfigError, match='odd scale_per = "row" is unknown'):
+        Odd(scale_per="row")

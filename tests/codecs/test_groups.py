@@ -3,11 +3,10 @@ import math
 import numpy as np
 import pytest
 
+from fedwsq.codecs import Packet, Uq
 from fedwsq.codecs.base import rows_of
 from fedwsq.codecs.groups import (
     Groups,
-    check_scales,
-    check_sides,
     largest,
     make_groups,
     mean_magnitude,
@@ -15,6 +14,7 @@ from fedwsq.codecs.groups import (
     self_scale,
     survey,
 )
+from fedwsq.codecs.kernels import Scales
 from fedwsq.core.errors import ConfigError, MessageError
 
 X = np.float32([3, -4, 1, 3, 5, 5, -2])
@@ -43,7 +43,8 @@ def test_statistics_of_blocks_by_hand(statistic, expected):
     found = groups.measure(X, statistic)
     assert found.dtype == np.float32
     assert found.tolist() == pytest.approx(expected)
-    assert groups.spread(found, 7).tolist() == pytest.approx([found[k // 2] for k in range(7)])
+    spread = Scales(found, groups.size).spread(7)
+    assert spread.tolist() == pytest.approx([found[k // 2] for k in range(7)])
 
 
 @pytest.mark.parametrize("statistic", [largest, mean_magnitude, norm, deviation, self_scale])
@@ -66,7 +67,7 @@ def test_no_scale_is_beyond_what_a_receiver_takes():
 
 
 @pytest.mark.parametrize(
-    ("numel", "rows", "scales", "block", "expected"),
+    ("numel", "rows", "scale_per", "block", "expected"),
     [
         (12, 3, "tensor", 5, Groups(1, 12)),
         (12, 3, "channel", 5, Groups(3, 4)),
@@ -77,8 +78,8 @@ def test_no_scale_is_beyond_what_a_receiver_takes():
         (0, 1, "channel", 5, Groups(1, 0)),
     ],
 )
-def test_groups_follow_from_size_and_settings(numel, rows, scales, block, expected):
-    assert make_groups(numel, rows, scales, block) == expected
+def test_groups_follow_from_size_and_settings(numel, rows, scale_per, block, expected):
+    assert make_groups(numel, rows, scale_per, block) == expected
 
 
 @pytest.mark.parametrize(
@@ -90,15 +91,17 @@ def test_rows_are_output_channels(shape, rows):
 
 
 def test_what_is_refused():
-    check_scales("uq", "block", 2)
+    Uq(scale_per="block", block=2)
     with pytest.raises(
-        ConfigError, match='uq scales = "rows" is unknown; it is "tensor", "channel" or "block"'
+        ConfigError, match='uq scale_per = "rows" is unknown; it is "tensor", "channel" or "block"'
     ):
-        check_scales("uq", "rows", 64)
+        Uq(scale_per="rows")
     with pytest.raises(
         ConfigError, match="uq block = 0 is out of range; a block has 2 to 1048576 elements"
     ):
-        check_scales("uq", "tensor", 0)
-    check_sides("uq", (1.0, 2.0), Groups(2, 4))
+        Uq(block=0)
+    blocks = Uq(scale_per="block", block=4)
+    packet = Packet(b"", (1.0, 2.0), 4, 8)
+    blocks.check_side(packet)
     with pytest.raises(MessageError, match=r"a uq packet has 2 side value\(s\), its scales, not 1"):
-        check_sides("uq", (1.0,), Groups(2, 4))
+        blocks.check_side(packet._replace(side=(1.0,)))

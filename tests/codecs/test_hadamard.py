@@ -1,4 +1,4 @@
-"""The rotation against explicit matrices: every length, every slice, and what it does to odd data."""
+"""The rotation against explicit matrices: every length and slice, and what it does to odd data."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def draw(*shape, seed=0):
 
 
 def signs(numel, seed):
-    """Both rows of random signs, in float64: the bits of each byte from the lowest on, a set one for -1."""
+    """Both rows of random signs, in float64: a byte from its lowest bit on, a set one for -1."""
     return [
         1.0 - 2 * np.ravel(row[:, None] >> np.arange(8) & 1)
         for row in random_signs(padded(numel), seed)
@@ -119,7 +119,7 @@ def check_round_trip(numel):
     )
     back = unrotate(rotated, numel, seed=numel)
     assert back.shape == (numel,)
-    # Of a slice's rounding errors each element gets its share: a few ulps of the rms, not of the element.
+    # Of a slice's rounding errors each element gets its share: a few ulps of the rms.
     np.testing.assert_allclose(back, x, rtol=0, atol=3e-6)
 
 

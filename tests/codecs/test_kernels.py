@@ -1,6 +1,7 @@
 """Compiled loops against their twins in plain numpy: the same bits, whatever the input."""
 
 import hashlib
+import math
 import os
 import shutil
 import subprocess
@@ -12,9 +13,11 @@ import torch
 from level_tables import at_every_size, in_numpy, level_tables  # noqa: F401
 
 from fedwsq.codecs import CODECS, Danuq, Eden, Fp, Nf, Packet, Sign, Uq, kernels
+from fedwsq.codecs.coding import look_up, quantize, tables
 from fedwsq.codecs.danuq import Danuq8
-from fedwsq.codecs.grid import look_up, quantize, tables
-from fedwsq.codecs.groups import Groups, make_groups, moments, survey
+from fedwsq.codecs.grid import Grid
+from fedwsq.codecs.groups import moments, survey
+from fedwsq.codecs.kernels import Coded, Rounding, Scales
 from fedwsq.codecs.levels import LEVEL_KINDS, levels
 from fedwsq.codecs.packing import pack
 from fedwsq.core.errors import MessageError, UpdateError
@@ -45,9 +48,16 @@ def same_bits(a, b):
     return a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-def groups_of(numel):
-    """One group, and several with a shorter last one."""
-    return [Groups(1, numel)] + [make_groups(numel, 1, "block", size) for size in (3, 8, 100, 1500)]
+def some_scales(numel, draw):
+    """For one group, and for several with a shorter last one: what `draw` makes of their number."""
+    yield Scales(draw(1), numel)
+    if numel:
+        for size in (3, 8, 100, 1500):
+            yield Scales(draw(math.ceil(numel / size)), size)
+
+
+def single(scale, numel):
+    return Scales(np.float32([scale]), numel)
 
 
 def test_the_tables_are_those_of_the_package():
@@ -59,70 +69,78 @@ def test_the_tables_are_those_of_the_package():
 
 @pytest.mark.parametrize("bits", kernels.WIDTHS)
 def test_codes_at_every_length(bits):
-    between = tables(levels(bits, "optimal"))[1]
+    between = tables(levels(bits, "optimal")).edges
+
+    def draw(count):
+        each = np.full(count, 0.25, np.float32)
+        each[1::3] *= 1.7
+        each[2::3] = 0
+        return each
+
     for numel in LENGTHS:
         x = values_around(between, np.float32(0.25), numel, numel)
-        for groups in groups_of(numel):
-            scales = np.full(groups.count, 0.25, np.float32)
-            scales[1::3] *= 1.7
-            scales[2::3] = 0
-            expected = in_numpy(lambda g=groups, s=scales, x=x: quantize(x, g, s, between, bits))
-            assert quantize(x, groups, scales, between, bits) == expected, (numel, groups)
+        for scales in some_scales(numel, draw):
+            work = lambda s=scales, x=x: quantize(x, s, between, bits)
+            assert work() == in_numpy(work), (numel, scales.size)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_codes_of_every_table(name):
     bits, table = TABLES[name]
-    between = tables(table)[1]
+    between = tables(table).edges
     x = values_around(between, np.float32(1), 20_011)
     x[:8] = [np.inf, -np.inf, np.nan, 0, 1, -1, 3e38, -3e38]
-    code = quantize(x, Groups(1, len(x)), np.ones(1, np.float32), between, bits)
+    code = quantize(x, single(1, len(x)), between, bits)
     # By search: how many edges are below; NaN is above none.
     codes = np.searchsorted(between, np.nan_to_num(x, nan=-np.inf), side="left").astype(np.uint8)
-    assert code == pack(torch.from_numpy(codes), bits)
+    assert code == pack(codes, bits)
 
 
 def test_the_quotient_is_a_division():
     x = np.random.default_rng(0).uniform(1, 2, 1000).astype(np.float32)
-    for scale in np.float32([[3], [0.1]]):
-        ratio, by_reciprocal = x / scale, x * (1 / scale)
+    for scale in np.float32([3, 0.1]):
+        ratio = x / scale
+        by_reciprocal = x * (1 / scale)
         (apart,) = np.nonzero(by_reciprocal > ratio)
         assert len(apart) > 50
         for i in apart[:50]:  # on an edge, and so below it
-            assert quantize(x[i : i + 1], Groups(1, 1), scale, ratio[i : i + 1], 1) == b"\0"
+            assert quantize(x[i : i + 1], single(scale, 1), ratio[i : i + 1], 1) == b"\0"
 
 
 @pytest.mark.parametrize("bits", kernels.WIDTHS)
 def test_decoding_and_adding_at_every_length(bits):
-    rng, q = np.random.default_rng(bits), tables(levels(bits, "optimal"))[0]
+    rng = np.random.default_rng(bits)
+    q = tables(levels(bits, "optimal")).levels
+
+    def draw(count):
+        each = (10.0 ** rng.uniform(-45, 19, count)).astype(np.float32)
+        each[2::3] = 0
+        return each
+
     for numel in LENGTHS:
         codes = rng.integers(2**bits, size=numel, dtype=np.uint8)
-        for groups in groups_of(numel):
-            packet = Packet(pack(torch.from_numpy(codes), bits), (), bits, numel)
-            scales = (10.0 ** rng.uniform(-45, 19, groups.count)).tolist()
-            scales[-1] = 0.0 if numel % 2 else scales[-1]
-            for out in (None, torch.from_numpy(rng.normal(size=numel).astype(np.float32))):
-
-                def work(packet=packet, scales=scales, groups=groups, out=out):
-                    into = None if out is None else out.clone()
-                    return look_up(packet, bits, q, scales, groups, 0.3, into).numpy()
-
-                assert same_bits(work(), in_numpy(work)), (numel, groups)
+        code = pack(codes, bits)
+        start = torch.from_numpy(rng.normal(size=numel).astype(np.float32))
+        for scales in some_scales(numel, draw):
+            coded = Coded(code, bits, numel, q, scales)
+            decode = lambda c=coded: look_up(c, 0.3).numpy()
+            assert same_bits(decode(), in_numpy(decode)), (numel, scales.size)
+            add = lambda c=coded, s=start: look_up(c, 0.3, s.clone()).numpy()
+            assert same_bits(add(), in_numpy(add)), (numel, scales.size)
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_values_of_every_table(name):
     bits, table = TABLES[name]
-    q = tables(table)[0]
+    q = tables(table).levels
     numel = 2**bits * 5 + 3
-    codes = (np.arange(numel) % 2**bits).astype(
-        np.uint8
-    )  # with those that have no level: the last one's
-    packet = Packet(pack(torch.from_numpy(codes), bits), (), bits, numel)
+    # With those that have no level: the last one's.
+    codes = (np.arange(numel) % 2**bits).astype(np.uint8)
+    coded = Coded(pack(codes, bits), bits, numel, q, single(0.7, numel))
     expected = q[np.minimum(codes, len(q) - 1)] * np.float32(0.7) * np.float32(0.3)
-    assert same_bits(look_up(packet, bits, q, (0.7,), Groups(1, numel), 0.3).numpy(), expected)
+    assert same_bits(look_up(coded, 0.3).numpy(), expected)
     out = torch.ones(numel)
-    assert look_up(packet, bits, q, (0.7,), Groups(1, numel), 0.3, out) is out
+    assert look_up(coded, 0.3, out) is out
     assert same_bits(out.numpy(), 1 + expected)
 
 
@@ -168,20 +186,20 @@ def test_what_is_not_finite_is_refused(bad):
 CASES = [
     *((Danuq(levels=kind), bits) for kind in LEVEL_KINDS for bits in (1, 2, 4)),
     *(
-        (Danuq(scales="block", block=60), 2),
-        (Danuq(scales="channel"), 4),
+        (Danuq(scale_per="block", block=60), 2),
+        (Danuq(scale_per="channel"), 4),
         (Danuq(scale_init="calibrate"), 1),
     ),
     *(
         (Nf(), 4),
-        (Nf(scales="block"), 2),
+        (Nf(scale_per="block"), 2),
         (Nf(rounding="stochastic"), 4),
-        (Fp(scale="fitted"), 4),
+        (Fp(unit="fitted"), 4),
         (Sign(), 1),
     ),
     *(
         (Danuq8(), 8),
-        (Danuq8(scales="channel"), 8),
+        (Danuq8(scale_per="channel"), 8),
         (Uq(), 4),
         (Uq(rounding="nearest"), 2),
         (Eden(), 1),
@@ -248,7 +266,8 @@ print(kernels.usable(2**16), kernels.survey(numpy.float32([3, -4, 1]), 3).tolist
 
 def test_a_cache_that_cannot_be_written_or_is_damaged_does_no_harm(tmp_path):
     shutil.copy(kernels.__file__, tmp_path / "kernels.py")
-    cache, expected = tmp_path / "__pycache__", "True [[4.0, -9.0, 53.0]]"
+    cache = tmp_path / "__pycache__"
+    expected = "True [[4.0, -9.0, 53.0]]"
     nowhere = {
         "HOME": "/proc/none",
         "XDG_CACHE_HOME": "/proc/none",
@@ -265,22 +284,26 @@ def test_a_cache_that_cannot_be_written_or_is_damaged_does_no_harm(tmp_path):
         assert python(ALONE, tmp_path, NUMBA_CACHE_DIR="") == expected
 
 
-@pytest.mark.parametrize("scales", [0, 2, 4])
-def test_a_wrong_number_of_scales_never_reaches_the_loops(scales):
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_a_wrong_number_of_scales_never_reaches_the_loops(count):
     q, between = tables(levels(1))
-    x, each = np.ones(24, np.float32), np.ones(scales, np.float32)
-    with pytest.raises(ValueError, match=f"{scales} scales do not fit 24 elements in groups of 8"):
-        kernels.quantize(x, each, 8, between, 1)
-    with pytest.raises(ValueError, match=f"{scales} scales do not fit"):
-        kernels.expand(bytes(3), 1, q, each, 8, 1.0, x, add=True)
+    x = np.ones(24, np.float32)
+    scales = Scales(np.ones(count, np.float32), 8)
+    with pytest.raises(ValueError, match=f"{count} scales do not fit 24 elements in groups of 8"):
+        kernels.quantize(x, scales, 1, Rounding(kernels.COUNT, between))
+    with pytest.raises(ValueError, match=f"{count} scales do not fit"):
+        kernels.expand(Coded(bytes(3), 1, 24, q, scales), 1.0, x, add=True)
 
 
 def test_lengths_that_do_not_match_never_reach_the_loops():
-    q, one = tables(levels(1))[0], np.ones(1, np.float32)
+    x = np.ones(24, np.float32)
+    coded = Coded(bytes(2), 1, 24, tables(levels(1)).levels, single(1, 24))
     with pytest.raises(ValueError, match="2 bytes are not 24 codes of 1 bits"):
-        kernels.expand(bytes(2), 1, q, one, 24, 1.0, np.ones(24, np.float32), add=True)
+        kernels.expand(coded, 1.0, x, add=True)
     with pytest.raises(ValueError, match="3 edges do not fit in 1 bits"):
-        kernels.quantize(np.ones(24, np.float32), one, 24, np.ones(3, np.float32), 1)
+        kernels.quantize(x, single(1, 24), 1, Rounding(kernels.COUNT, x[:3]))
+    with pytest.raises(ValueError, match="2 draws do not fit 24 elements"):
+        kernels.quantize(x, single(1, 24), 1, Rounding(kernels.UNIFORM, draws=x[:2]))
     packet = Packet(bytes(3), (1.0,), 1, 24, own_scale=True)
     with pytest.raises(ValueError, match="1 scales do not fit 32 elements"):
         Sign().accumulate(packet, torch.empty(0), 0, torch.zeros(32), 1.0)
@@ -288,15 +311,13 @@ def test_lengths_that_do_not_match_never_reach_the_loops():
         Sign().decode(packet._replace(numel=16), torch.empty(0), 0)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, codec in CODECS.items() if hasattr(codec(), "_edges")]
-)
+@pytest.mark.parametrize("name", [name for name in CODECS if issubclass(CODECS[name], Grid)])
 @pytest.mark.parametrize("rounding", ["stochastic", "nearest"])
-@pytest.mark.parametrize("scales", ["tensor", "channel", "block"])
-def test_rounding_by_chance_and_by_arithmetic_gives_the_bits_of_numpy(name, rounding, scales):
-    """Whole packets of every grid at every width of a whole part of a byte, with zero groups and values on levels."""
-    codec = CODECS[name](rounding=rounding, scales=scales, block=7)
-    for bits in codec.rates & set(kernels.WIDTHS):
+@pytest.mark.parametrize("scale_per", ["tensor", "channel", "block"])
+def test_rounding_by_chance_and_by_arithmetic_gives_the_bits_of_numpy(name, rounding, scale_per):
+    """Whole packets of every grid, with groups of zeros and values on levels."""
+    codec = CODECS[name](rounding=rounding, scale_per=scale_per, block=7)
+    for bits in set(codec.rates.listed) & set(kernels.WIDTHS):
         for numel in (1, 2, 9, 1023, 1025, 3000):
             rng = np.random.default_rng(numel)
             x = rng.normal(size=numel).astype(np.float32)

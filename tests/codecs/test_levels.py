@@ -5,21 +5,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from level_tables import EVERY
 
 from fedwsq.codecs.levels import (
-    LEVEL_KINDS,
     edges,
     levels,
     normal_bias,
     normal_entropy,
     normal_error,
-    widths,
 )
 from fedwsq.core.errors import ConfigError
 
 WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
 SOLVED = [int(bits) for bits in WORKED["danuq"]]
-EVERY = [(bits, kind) for kind in LEVEL_KINDS for bits in sorted(widths(kind))]
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(80)
 
 
@@ -117,7 +115,8 @@ def test_published_constants_against_the_optimum():
     assert largest == pytest.approx(
         {int(bits): gap for bits, gap in WORKED["danuq.maxdiff_code"].items()}, abs=1e-9
     )
-    # 1 and 2 bits agree to the four published decimals (1.7241 was rounded up to 1.7242); 4 bits do not.
+    # 1 and 2 bits agree to the four published decimals (1.7241 was rounded up to 1.7242); 4 bits do
+    # not.
     assert largest[1] < 5e-5
     assert largest[2] < 1e-4
     assert largest[4] == pytest.approx(0.159, abs=1e-3)
@@ -152,7 +151,8 @@ def test_optimal_is_a_minimum_of_the_papers_cost(bits):
 
 
 def test_the_published_4_bit_sides_cost_more_than_the_optimum():
-    published, optimal = sides(levels(4)), sides(levels(4, "optimal"))
+    published = sides(levels(4))
+    optimal = sides(levels(4, "optimal"))
     found = dict(
         zip(
             ("pub_pos", "pub_neg", "opt_pos", "opt_neg"),
@@ -200,14 +200,16 @@ def test_edges_are_midpoints():
         (
             3,
             "paper",
-            'danuq has no 3-bit "paper" levels; it offers 1, 2, 4 (kinds "optimal" and "lloyd-max" offer 1 to 8)',
+            'danuq has no 3-bit "paper" levels; '
+            'it offers 1, 2, 4 (kinds "optimal" and "lloyd-max" offer 1 to 8)',
         ),
         (9, "optimal", 'danuq has no 9-bit "optimal" levels; it offers 1 to 8'),
         (0, "lloyd-max", 'danuq has no 0-bit "lloyd-max" levels; it offers 1 to 8'),
         (
             2,
             "optimum",
-            'danuq has no level kind "optimum"; it offers paper, optimal, lloyd-max; did you mean optimal?',
+            'danuq has no level kind "optimum"; it offers paper, optimal, lloyd-max; '
+            "did you mean optimal?",
         ),
         (2, "x", 'danuq has no level kind "x"; it offers paper, optimal, lloyd-max'),
     ],

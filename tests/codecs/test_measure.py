@@ -29,17 +29,19 @@ def test_every_codec_can_be_measured_and_more_bits_lose_less(name):
 
 
 def test_scales_that_are_not_for_the_whole_tensor_are_right_too():
-    blocks = normal_error(Danuq(scales="block"), 4)
+    blocks = normal_error(Danuq(scale_per="block"), 4)
     assert blocks == pytest.approx(normal_error(Danuq(), 4), rel=1e-6)
 
 
 def test_samples_are_the_same_every_time_and_of_unit_variance():
-    first, again = samples(5000), samples(5000)
+    first = samples(5000)
+    again = samples(5000)
     assert list(first) == ["normal", "laplace", "student"]
     for kind, x in first.items():
         assert torch.equal(x, again[kind])
         assert x.square().mean().item() == pytest.approx(1, rel=1e-5)
-    # E|x| of unit variance: sqrt(2 / pi), 1 / sqrt(2), and 2 / pi of Student's t with three degrees of freedom.
+    # E|x| of unit variance: sqrt(2 / pi), 1 / sqrt(2), and 2 / pi of Student's t with three degrees
+    # of freedom.
     expected = {"normal": math.sqrt(2 / math.pi), "laplace": math.sqrt(0.5), "student": 2 / math.pi}
     for kind, x in samples(2**18).items():
         assert x.abs().mean().item() == pytest.approx(expected[kind], rel=0.03)
@@ -50,7 +52,7 @@ def test_bits_count_the_code_and_four_bytes_a_side_value():
     assert measure(Float32(), 32, x).bits_per_parameter == 32
     assert measure(Danuq(), 4, x).bits_per_parameter == pytest.approx((500 + 4) * 8 / 1000)
     # 1000 elements are 16 blocks of 64
-    assert measure(Uq(scales="block"), 2, x).bits_per_parameter == pytest.approx(
+    assert measure(Uq(scale_per="block"), 2, x).bits_per_parameter == pytest.approx(
         (250 + 64) * 8 / 1000
     )
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedwsq.codecs import Nf
+from fedwsq.codecs import Nf, Rates
 from fedwsq.codecs.nf import normal_float
 from fedwsq.codecs.packing import unpack
 from fedwsq.core.errors import ConfigError
@@ -47,7 +47,7 @@ def test_two_bits_by_hand():
 
 
 def test_rates():
-    assert Nf().rates == {1, 2, 3, 4}
+    assert Nf().rates == Rates.of(1, 2, 3, 4)
     assert not Nf().unbiased
     assert Nf(rounding="stochastic").unbiased
     with pytest.raises(ConfigError, match="nf has no 5-bit rate; it offers 1, 2, 3, 4"):

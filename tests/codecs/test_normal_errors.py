@@ -1,6 +1,7 @@
-"""Squared errors on N(0, 1), as measured from real packets, against tables that were computed apart from this code.
+"""Squared errors on N(0, 1), measured from real packets, against tables computed apart from this.
 
-Fifty draws of 36,864 values, the size of a 64 x 64 x 3 x 3 convolution, are the fifty channels of one tensor.
+Fifty draws of 36,864 values, the size of a 64 x 64 x 3 x 3 convolution, are the fifty channels of
+one tensor.
 """
 
 import functools
@@ -14,7 +15,8 @@ from fedwsq.codecs import Danuq, Danuq8, Fp, Nf, Sign, Uq
 from fedwsq.codecs.levels import best_scale
 
 WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
-# Expected max|x| of that many values. From draw to draw it varies by 7 %, so here every draw has the mean one.
+# Expected max|x| of that many values. From draw to draw it varies by 7 %, so here every draw has
+# the mean one.
 EXPECTED_MAX = 4.317292641271752
 # rounding -> bits -> error with the scale at max|x|
 UQ = {
@@ -61,15 +63,16 @@ def named(entry):
 @pytest.mark.parametrize(("codec", "bits"), FIXED, ids=map(named, FIXED))
 def test_nf_and_fp(codec, bits):
     best, at_best, at_std, at_absmax = FIXED[codec, bits]
-    cls, table = type(codec), {"table": codec.table} if isinstance(codec, Fp) else {}
+    cls = type(codec)
+    table = {"table": codec.table} if isinstance(codec, Fp) else {}
     assert best_scale(codec.levels(bits)) == pytest.approx(best, rel=1e-6)
-    assert error(cls(scale="fitted", scales="channel", **table), draws(), bits) == pytest.approx(
+    assert error(cls(unit="fitted", scale_per="channel", **table), draws(), bits) == pytest.approx(
         at_best, rel=0.01
     )
-    assert error(cls(scale="std", scales="channel", **table), draws(), bits) == pytest.approx(
+    assert error(cls(unit="std", scale_per="channel", **table), draws(), bits) == pytest.approx(
         at_std, rel=0.01
     )
-    at_most = error(cls(scales="channel", **table), draws_with_the_expected_maximum(), bits)
+    at_most = error(cls(scale_per="channel", **table), draws_with_the_expected_maximum(), bits)
     assert at_most == pytest.approx(at_absmax, rel=0.03)
 
 
@@ -77,20 +80,25 @@ def test_nf_and_fp(codec, bits):
     ("rounding", "bits"), [(rounding, bits) for rounding in UQ for bits in UQ[rounding]]
 )
 def test_uq(rounding, bits):
-    found = error(Uq(rounding=rounding, scales="channel"), draws_with_the_expected_maximum(), bits)
+    found = error(
+        Uq(rounding=rounding, scale_per="channel"), draws_with_the_expected_maximum(), bits
+    )
     # The table counts normal values beyond the maximum, which no draw has: 1.5 % of it at 8 bits.
     assert found == pytest.approx(UQ[rounding][bits], rel=0.03)
 
 
 def test_absmax_of_draws_as_they_come():
     # The mean of fifty squared maxima, each 14 % up or down, is 2 % up or down: three of these.
-    assert error(Uq(scales="channel"), draws(), 4) == pytest.approx(UQ["stochastic"][4], rel=0.06)
-    assert error(Nf(scales="channel"), draws(), 4) == pytest.approx(FIXED[Nf(), 4][3], rel=0.06)
+    assert error(Uq(scale_per="channel"), draws(), 4) == pytest.approx(
+        UQ["stochastic"][4], rel=0.06
+    )
+    assert error(Nf(scale_per="channel"), draws(), 4) == pytest.approx(FIXED[Nf(), 4][3], rel=0.06)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 3, 4, 5, 6, 8])
 def test_danuq(bits):
-    worked, one = WORKED["danuq"][str(bits)], torch.ones(1)
+    worked = WORKED["danuq"][str(bits)]
+    one = torch.ones(1)
     assert error(Danuq(levels="optimal"), draws(), bits, one) == pytest.approx(
         worked["mse"], rel=0.01
     )
@@ -101,8 +109,8 @@ def test_danuq(bits):
         expected = WORKED["danuq.mse_code"][str(bits)][0]
         assert error(Danuq(), draws(), bits, one) == pytest.approx(expected, rel=0.01)
         for codec in (
-            Danuq(scales="channel"),
-            Danuq(scale_init="calibrate", scales="channel", dequantize="own"),
+            Danuq(scale_per="channel"),
+            Danuq(scale_init="calibrate", scale_per="channel", dequantize="own"),
         ):
             assert error(codec, draws(), bits) == pytest.approx(expected, rel=0.01)
 
@@ -115,13 +123,14 @@ def test_danuq_with_a_scale_that_is_off(bits):
 
 
 def test_a_band_limits_what_a_scale_that_is_off_costs():
-    x, off = draws(), torch.tensor([4.0])
+    x = draws()
+    off = torch.tensor([4.0])
     assert error(Danuq(), x, 1, off) > 6
     assert error(Danuq(band=2.0), x, 1, off) == pytest.approx(0.36338, rel=0.01)
 
 
 def test_one_bit_and_eight():
-    assert error(Sign(scales="channel"), draws(), 1) == pytest.approx(0.36338023, rel=0.01)
-    assert error(Danuq8(scale="fitted", scales="channel"), draws(), 8) == pytest.approx(
+    assert error(Sign(scale_per="channel"), draws(), 1) == pytest.approx(0.36338023, rel=0.01)
+    assert error(Danuq8(unit="fitted", scale_per="channel"), draws(), 8) == pytest.approx(
         4.118695e-05, rel=0.01
     )

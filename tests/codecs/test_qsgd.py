@@ -34,7 +34,7 @@ def codes(packet):
 def test_worked_codes_and_values(bits, expected_codes, expected):
     chosen = quantize_magnitude(np.float32(X) / np.float32(NORM), bits, np.float32(DRAWS))
     assert chosen.tolist() == expected_codes
-    packet = Packet(pack(torch.from_numpy(chosen), bits), (NORM,), bits, 4, own_scale=True)
+    packet = Packet(pack(chosen, bits), (NORM,), bits, 4, own_scale=True)
     Qsgd().check(packet)
     assert Qsgd().decode(packet, NONE, seed=0).tolist() == pytest.approx(expected, abs=1e-7)
 
@@ -71,7 +71,7 @@ def test_a_norm_that_was_rounded_down_leads_to_no_further_level():
 
 def test_nearest_rounds_each_magnitude():
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
-    codec = Qsgd(scale="absmax", rounding="nearest")
+    codec = Qsgd(unit="absmax", rounding="nearest")
     packet = codec.encode(x, NONE, 4, seed=0)
     ratios = x / x.abs().max()
     nearest = (ratios[:, None] - torch.tensor(codec.levels(4))).abs().argmin(1)
@@ -83,7 +83,7 @@ def test_nearest_rounds_each_magnitude():
 
 
 def test_absmax_at_two_bits_is_ternary():
-    codec = Qsgd(scale="absmax")
+    codec = Qsgd(unit="absmax")
     x = torch.tensor([0.5, -1.0]).repeat(50_000)
     decoded = codec.decode(codec.encode(x, NONE, 2, seed=0), NONE, seed=0)
     assert (decoded[1::2] == -1.0).all()

@@ -1,6 +1,10 @@
-"""Plain torch against the compiled loops and numpy: the same bits; and codecs on tensors that are not on the CPU."""
+"""Plain torch against the compiled loops and numpy: the same bits.
+
+And codecs on tensors that are not on the CPU.
+"""
 
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -14,33 +18,27 @@ from fedwsq.codecs import (
     Danuq8,
     Fp,
     Nf,
-    Packet,
     Qsgd,
     Sign,
     Uq,
     base,
-    grid,
+    coding,
     groups,
     kernels,
     reference,
 )
 from fedwsq.codecs.base import rows_of
-from fedwsq.codecs.grid import tables
+from fedwsq.codecs.coding import tables
+from fedwsq.codecs.grid import Unit
 from fedwsq.codecs.groups import Groups, make_groups
+from fedwsq.codecs.kernels import Coded, Scales
 from fedwsq.codecs.levels import LEVEL_KINDS
 from fedwsq.codecs.packing import pack, packed_bytes
 from fedwsq.core.errors import UpdateError
 
 LENGTHS = [0, 1, 2, 7, 8, 9, 1023, 1024, 1025, 5000]
-WIDTHS = (
-    1,
-    2,
-    3,
-    4,
-    8,
-)  # 3 stands for those whose codes cross bytes, for which there is no compiled loop
-
-
+# 3 stands for those whose codes cross bytes, for which there is no compiled loop.
+WIDTHS = (1, 2, 3, 4, 8)
 TABLES = level_tables(WIDTHS)
 pytestmark = pytest.mark.usefixtures("at_every_size")
 every_table = pytest.mark.parametrize(("bits", "table"), TABLES.values(), ids=list(TABLES))
@@ -62,7 +60,10 @@ def some_scales(count):
 
 
 def values_on_edges(scales, edges, seed):
-    """Normal values; many on an edge, one unit in the last place below it or above, times the scale of their group."""
+    """Normal values times the scale of their group.
+
+    Many are on an edge, or one unit in the last place below it or above.
+    """
     rng = np.random.default_rng(seed)
     beside = [np.nextafter(edges, np.float32(end)) for end in (-np.inf, np.inf)]
     ratios = rng.normal(size=len(scales)).astype(np.float32)
@@ -82,42 +83,40 @@ def by_search(x, each, edges):
 
 @every_table
 def test_codes_have_the_same_bits_in_every_implementation(bits, table):
-    edges = tables(table)[1]
+    edges = tables(table).edges
     for numel in LENGTHS:
         for cut in groups_of(numel):
-            scales = some_scales(cut.count)
-            each = np.repeat(scales, cut.size)[:numel]
+            scales = Scales(some_scales(cut.count), cut.size)
+            each = np.repeat(scales.each, cut.size)[:numel]
             x = values_on_edges(each, edges, numel)
-            work = lambda x=x, cut=cut, scales=scales: grid.quantize(x, cut, scales, edges, bits)
-            flat, each_group, between = map(torch.from_numpy, (x, scales, edges))
-            packed = reference.quantize(flat, cut, each_group, between, bits)
+            work = lambda x=x, scales=scales: coding.quantize(x, scales, edges, bits)
+            flat, each_group, between = map(torch.from_numpy, (x, scales.each, edges))
+            packed = reference.quantize(flat, each_group, cut.size, between, bits)
             assert packed.dtype == torch.uint8
             found = packed.numpy().tobytes()
-            assert found == pack(torch.from_numpy(by_search(x, each, edges)), bits), (numel, cut)
+            assert found == pack(by_search(x, each, edges), bits), (numel, cut)
             assert work() == in_numpy(work) == found, (numel, cut)
 
 
 @every_table
 def test_values_have_the_same_bits_in_every_implementation(bits, table):
-    q, rng = tables(table)[0], np.random.default_rng(bits)
+    q = tables(table).levels
+    rng = np.random.default_rng(bits)
     for numel in LENGTHS:
         weight = (1.0, -1.0, 0.3)[numel % 3]
         codes = rng.integers(2**bits, size=numel, dtype=np.uint8)  # with those that have no level
-        packet = Packet(pack(torch.from_numpy(codes), bits), (), bits, numel)
-        packed = torch.from_numpy(np.frombuffer(packet.code, np.uint8).copy())
+        code = pack(codes, bits)
         for cut in groups_of(numel):
             scales = (10.0 ** rng.uniform(-45, 19, cut.count)).astype(np.float32)
             scales[2::3] = 0
             each = np.repeat(scales, cut.size)[:numel]
             expected = (q[np.minimum(codes, len(q) - 1)] * each * np.float32(weight)).tobytes()
-            found = reference.expand(
-                packed, bits, *map(torch.from_numpy, (q, scales)), cut, numel, weight
-            )
+            flat, levels, each_group = map(torch.from_numpy, (codes, q, scales))
+            found = reference.expand(flat, levels, each_group, cut.size, weight)
             assert found.dtype == torch.float32
             assert found.numpy().tobytes() == expected, (numel, cut)
-            work = lambda s=scales, cut=cut, w=weight, p=packet: (
-                grid.look_up(p, bits, q, s, cut, w).numpy().tobytes()
-            )
+            coded = Coded(code, bits, numel, q, Scales(scales, cut.size))
+            work = lambda c=coded, w=weight: coding.look_up(c, w).numpy().tobytes()
             assert work() == in_numpy(work) == expected, (numel, cut)
 
 
@@ -128,7 +127,7 @@ def test_packing_is_that_of_the_wire(bits):
             2**bits, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(count)
         )
         packed = reference.pack(codes, bits)
-        assert packed.numpy().tobytes() == pack(codes, bits)
+        assert packed.numpy().tobytes() == pack(codes.numpy(), bits)
         assert torch.equal(reference.unpack(packed, bits, count), codes)
 
 
@@ -172,19 +171,20 @@ def test_the_largest_is_exact_and_the_std_within_one_unit_in_the_last_place():
     assert apart <= 1
 
 
-@pytest.mark.parametrize("name", grid.STATISTICS)
+@pytest.mark.parametrize("name", coding.STATISTICS)
 def test_every_statistic_is_within_one_unit_in_the_last_place(name):
     for x in drawn():
         for cut in groups_of(len(x)):
             found, expected = (
-                grid.measure(values, cut, name, 1.25) for values in (torch.from_numpy(x), x)
+                coding.measure(values, cut, name, 1.25) for values in (torch.from_numpy(x), x)
             )
             assert found.dtype == np.float32
             assert ulps_apart(found, expected) <= (0 if name == "absmax" else 1)
 
 
 def test_survey_by_hand():
-    # 3, -4, 1: mean 0, so the variance is (9 + 16 + 1) / 2. Then a group of equal ones, and a single one.
+    # 3, -4, 1: mean 0, so the variance is (9 + 16 + 1) / 2. Then a group of equal ones, and
+    # a single one.
     largest, std = reference.survey(torch.tensor([3.0, -4, 1, 0.1, 0.1, 0.1, -2]), Groups(3, 3))
     assert largest.tolist() == [4.0, float(np.float32(0.1)), 2.0]
     assert std.tolist() == pytest.approx([math.sqrt(13), 0, 2])
@@ -218,23 +218,23 @@ VARIANTS = {
     "danuq-own": Danuq(dequantize="own"),
     "danuq-calibrate": Danuq(scale_init="calibrate"),
     "danuq-band": Danuq(band=1.5),
-    "danuq-channel": Danuq(scales="channel"),
-    "danuq-block": Danuq(scales="block", block=48, scale_init="calibrate"),
+    "danuq-channel": Danuq(scale_per="channel"),
+    "danuq-block": Danuq(scale_per="block", block=48, scale_init="calibrate"),
     **{
-        f"{codec.__name__.lower()}-{scale}-{scales}": codec(
-            scale=scale, rounding="nearest", scales=scales, block=48
+        f"{codec.__name__.lower()}-{unit}-{scale_per}": codec(
+            unit=unit, rounding="nearest", scale_per=scale_per, block=48
         )
         for codec in (Danuq8, Fp, Nf, Sign)
-        for scale in grid.OFFERS["scale"]
-        for scales in ("tensor", "channel", "block")
+        for unit in get_args(Unit)
+        for scale_per in ("tensor", "channel", "block")
     },
     "fp-bitsandbytes": Fp(table="bitsandbytes"),
 }
 BY_CHANCE = {  # and by arithmetic: rounded on the CPU
-    "nf-stochastic": Nf(rounding="stochastic", scales="channel"),
+    "nf-stochastic": Nf(rounding="stochastic", scale_per="channel"),
     "qsgd": Qsgd(),
     "qsgd-nearest": Qsgd(rounding="nearest"),
-    "uq-block": Uq(scales="block"),
+    "uq-block": Uq(scale_per="block"),
     "uq-nearest": Uq(rounding="nearest"),
 }
 OTHERS = {
@@ -253,18 +253,28 @@ each_codec = pytest.mark.parametrize("codec", ALL.values(), ids=list(ALL))
 
 
 def updates():
-    """Some shapes; groups of zeros and of equal elements among them; a matrix that is not in a row in memory."""
+    """Some shapes, with groups of zeros and of equal elements; one lies apart in memory."""
     x = torch.randn(12, 130, generator=torch.Generator().manual_seed(0)) * 1e-3
-    x[3], x[7] = 0, 2e-4
-    return [x, x[:, :7].t(), x[0, 0], torch.empty(0), x[0], torch.zeros(5), torch.full((9,), 0.25)]
+    x[3] = 0
+    x[7] = 2e-4
+    return [
+        x,
+        x[:, :7].t(),
+        x[0, 0],
+        torch.empty(0),
+        x[0],
+        torch.zeros(5),
+        torch.full((9,), 0.25),
+    ]
 
 
 def rates_of(codec):
-    return sorted(codec.rates) if isinstance(codec.rates, frozenset) else [1.0, codec.rates[1]]
+    rates = codec.rates.listed
+    return rates if codec.rates.fixed_length else (1.0, rates[-1])
 
 
 def require_same(packet, expected):
-    """Equal but for the last bit of a measured scale, and for codes that such a scale was used for."""
+    """Equal but for the last bit of a measured scale, and for codes that such a scale made."""
     assert packet._replace(code=b"", side=()) == expected._replace(code=b"", side=())
     assert ulps_apart(packet.side, expected.side) <= 1
     if packet.side == expected.side or not packet.own_scale:
@@ -282,7 +292,7 @@ def test_every_tensor_that_is_not_on_the_cpu_takes_the_torch_path(codec, monkeyp
                 patch.setattr(base, "AS_ARRAYS", ())  # nothing is on the CPU any more
                 for module, names in (
                     (kernels, ("quantize", "expand", "survey")),
-                    (grid, ("nearest", "unpack")),
+                    (coding, ("nearest", "unpack")),
                 ):
                     for name in names:
                         patch.delattr(module, name)  # nobody else can have done it
@@ -299,12 +309,15 @@ def test_every_tensor_that_is_not_on_the_cpu_takes_the_torch_path(codec, monkeyp
 @each_codec
 @every_gpu
 def test_every_codec_takes_tensors_on_any_device(codec, device):
-    rate, seed = rates_of(codec)[0], 3
+    rate = rates_of(codec)[0]
+    seed = 3
     for x in updates()[:4]:
         shared = codec.init(x.numel(), rows_of(x.shape))
-        expected, start = codec.encode(x, shared, rate, seed), torch.linspace(-1, 1, x.numel())
+        expected = codec.encode(x, shared, rate, seed)
+        start = torch.linspace(-1, 1, x.numel())
         with device() as gpu:
-            away, out = gpu.move(x), gpu.move(start)
+            away = gpu.move(x)
+            out = gpu.move(start)
             packet = codec.encode(away, shared, rate, seed)
             codec.accumulate(packet, shared, seed, out, -1.0)
             assert away.device == out.device
@@ -319,7 +332,8 @@ def test_every_codec_takes_tensors_on_any_device(codec, device):
 
 @every_gpu
 def test_the_quotient_is_a_division(device):
-    x, scale = np.random.default_rng(0).uniform(1, 2, 1000).astype(np.float32), np.float32([3])
+    x = np.random.default_rng(0).uniform(1, 2, 1000).astype(np.float32)
+    scale = np.float32([3])
     ratios = x / scale
     (apart,) = np.nonzero(x * (1 / scale) > ratios)
     assert len(apart) > 50
@@ -328,14 +342,16 @@ def test_the_quotient_is_a_division(device):
             one, each, edges = (
                 gpu.move(torch.from_numpy(found)) for found in (x[[i]], scale, ratios[[i]])
             )
-            assert reference.quantize(one, Groups(1, 1), each, edges, 1).cpu().tolist() == [0]
+            assert reference.quantize(one, each, 1, edges, 1).cpu().tolist() == [0]
 
 
 @each_variant
 def test_only_packed_bytes_and_scales_leave_the_device(codec):
-    x, rate = updates()[0], rates_of(codec)[-1]
+    x = updates()[0]
+    rate = rates_of(codec)[-1]
     with Gpu() as gpu:
-        away, out = gpu.move(x), gpu.move(torch.zeros(x.numel()))
+        away = gpu.move(x)
+        out = gpu.move(torch.zeros(x.numel()))
         before = gpu.taken
         packet = codec.encode(away, codec.init(x.numel(), len(x)), rate, 0)
         # Two numbers in float64 for each group, and the largest and the smallest of all.

@@ -1,4 +1,4 @@
-"""A rotation around every other codec of the table: what passes through, what it gains, what it refuses."""
+"""A rotation around every other codec of the table: what passes, what it gains and refuses."""
 
 import tomllib
 
@@ -12,7 +12,7 @@ from fedwsq.codecs.hadamard import padded, rotate, unrotate
 from fedwsq.codecs.levels import levels, normal_error
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
-from fedwsq.plan.build import dump_plan, make_plan
+from fedwsq.plan import dump_plan, make_plan
 
 NONE = torch.empty(0)
 INNER = {
@@ -33,19 +33,21 @@ def student(numel, seed=0):
 
 
 def some_rates(codec):
-    return sorted({min(codec.rates), max(codec.rates)})
+    return sorted({codec.rates.listed[0], codec.rates.listed[-1]})
 
 
 def lost(decoded, x):
     """The squared error relative to the squared norm."""
-    decoded, x = decoded.double().numpy(), x.double().numpy()
+    decoded = decoded.double().numpy()
+    x = x.double().numpy()
     return np.square(decoded - x).sum() / np.square(x).sum()
 
 
 @every_inner
 @pytest.mark.parametrize("numel", [0, 1, 63, 64, 65, 300, 5000])
 def test_it_is_the_inner_codec_between_two_rotations(inner, numel):
-    x, codec = draw(numel, seed=numel), Rotated(inner)
+    x = draw(numel, seed=numel)
+    codec = Rotated(inner)
     shared = codec.init(numel)
     assert torch.equal(shared, inner.init(padded(numel)))
     for rate in some_rates(codec):
@@ -74,13 +76,15 @@ def test_rates_bias_and_learning_are_the_inner_codecs(inner):
     assert codec.unbiased == inner.unbiased
     shared = codec.init(100)
     sides = [
-        codec.encode(draw(100, seed=k), shared, max(codec.rates), seed=k).side for k in range(3)
+        codec.encode(draw(100, seed=k), shared, codec.rates.listed[-1], seed=k).side
+        for k in range(3)
     ]
     assert torch.equal(codec.fold(shared, sides), inner.fold(shared, sides))
 
 
 def test_the_shared_scale_follows_the_rms_of_the_update():
-    codec, x = Rotated(Danuq(momentum=1.0)), student(50_000) * 0.02 + 0.01
+    codec = Rotated(Danuq(momentum=1.0))
+    x = student(50_000) * 0.02 + 0.01
     shared = codec.init(len(x))
     packet = codec.encode(x, shared, 4, seed=0)
     assert codec.fold(shared, [packet.side]).item() == pytest.approx(
@@ -90,20 +94,22 @@ def test_the_shared_scale_follows_the_rms_of_the_update():
 
 def test_channels_are_seen_by_the_outer_packet_alone():
     x = draw(6, 50)
-    packet = Rotated(Uq(scales="block")).encode(x, NONE, 4, seed=0)
+    packet = Rotated(Uq(scale_per="block")).encode(x, NONE, 4, seed=0)
     assert (packet.rows, packet.numel, len(packet.side)) == (
         6,
         300,
         5,
     )  # 320 elements in blocks of 64
-    Rotated(Uq(scales="block")).check(packet)
+    Rotated(Uq(scale_per="block")).check(packet)
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_heavy_tails_cost_no_more_than_normal_data(bits):
     kind = "optimal"
-    inner, promised = Danuq(levels=kind, scale_init=1.0), normal_error(levels(bits, kind))
-    rotated, plain = [], []
+    inner = Danuq(levels=kind, scale_init=1.0)
+    promised = normal_error(levels(bits, kind))
+    rotated = []
+    plain = []
     for seed in range(4):
         x = student(50_000, seed)
         for codec, found in ((Rotated(inner), rotated), (inner, plain)):
@@ -114,8 +120,11 @@ def test_heavy_tails_cost_no_more_than_normal_data(bits):
 
 
 def test_an_unbiased_inner_codec_stays_unbiased():
-    x, codec, repeats = torch.tensor([5.0, 0.1, -0.3, 0.0, 1.0]), Rotated(Uq()), 800
-    total, error = torch.zeros(5, dtype=torch.float64), 0.0
+    x = torch.tensor([5.0, 0.1, -0.3, 0.0, 1.0])
+    codec = Rotated(Uq())
+    repeats = 800
+    total = torch.zeros(5, dtype=torch.float64)
+    error = 0.0
     for seed in range(repeats):
         decoded = codec.decode(codec.encode(x, NONE, 2, seed), NONE, seed)
         total += decoded
@@ -140,7 +149,7 @@ def test_a_codec_that_gains_nothing_is_refused(inner):
 
 def test_scales_for_channels_are_refused():
     with pytest.raises(ConfigError, match="mixes the channels"):
-        Rotated(Uq(scales="channel"))
+        Rotated(Uq(scale_per="channel"))
 
 
 def test_bad_updates_and_bad_packets_are_refused():
@@ -167,8 +176,8 @@ def test_bad_updates_and_bad_packets_are_refused():
         ({"inner": "uq"}, Uq()),
         ({"inner": {"name": "uq"}}, Uq()),
         (
-            {"inner": {"name": "uq", "rounding": "nearest", "scales": "block"}},
-            Uq(rounding="nearest", scales="block"),
+            {"inner": {"name": "uq", "rounding": "nearest", "scale_per": "block"}},
+            Uq(rounding="nearest", scale_per="block"),
         ),
         ({"inner": {"name": "topk", "values": "float32"}}, Topk("float32")),
     ],

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from fedwsq.codecs import Sign
+from fedwsq.codecs import Rates, Sign
 from fedwsq.core.errors import ConfigError
 
 NONE = torch.empty(0)
@@ -15,7 +15,7 @@ def test_by_hand():
 
 
 def test_each_channel_has_its_mean_magnitude():
-    codec = Sign(scales="channel")
+    codec = Sign(scale_per="channel")
     packet = codec.encode(torch.tensor([[1.0, -3.0], [0.0, 0.0], [-4.0, -8.0]]), NONE, 1, seed=0)
     assert packet.side == (2.0, 0.0, 6.0)
     assert codec.decode(packet, NONE, seed=0).tolist() == [2.0, -2.0, 0.0, 0.0, -6.0, -6.0]
@@ -35,6 +35,6 @@ def test_no_other_scale_is_nearer():
 
 
 def test_rates():
-    assert Sign().rates == {1}
+    assert Sign().rates == Rates.of(1)
     with pytest.raises(ConfigError, match="sign has no 2-bit rate; it offers 1"):
         Sign().encode(torch.ones(1), NONE, 2, seed=0)

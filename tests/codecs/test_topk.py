@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedwsq.codecs import Packet, Topk
+from fedwsq.codecs import Packet, Rates, Topk
 from fedwsq.codecs.elias_fano import index_bytes, pack_indices
 from fedwsq.codecs.topk import largest_entries
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
@@ -51,7 +51,7 @@ def test_as_many_entries_as_the_budget_pays_for(codec, rate):
 
 
 def test_the_rate_counts_as_the_float32_that_travels():
-    # Two of 80 entries take the 7 bytes that 0.7 bits pay for, but the nearest float32 is below 0.7.
+    # Two of 80 entries take the 7 bytes that 0.7 bits pay for, but the nearest float32 is below it.
     assert 2 * 2 + index_bytes(2, 80) == 0.7 * 80 / 8
     assert Topk().count(80, 0.7) == Topk().count(80, float(np.float32(0.7))) == 1
 
@@ -131,7 +131,7 @@ def test_float32_values_are_bounded_too():
 
 
 def test_settings():
-    assert Topk().rates == (0.05, 32.0)
+    assert Topk().rates == Rates.between(0.05, 32.0)
     assert (Topk().side_values(9), FULL.side_values(9)) == (1, 0)
     for rate in (0.04, 33):
         with pytest.raises(ConfigError, match=f"topk has no {rate}-bit rate; it offers 0.05 to 32"):

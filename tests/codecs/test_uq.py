@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedwsq.codecs import Packet, Uq
+from fedwsq.codecs import Packet, Rates, Uq
 from fedwsq.codecs.packing import pack, unpack
 from fedwsq.codecs.uq import quantize_uniform, uniform_levels
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
@@ -23,7 +23,7 @@ def draw(numel, seed=0, scale=1.0):
 
 
 def codes(packet):
-    return unpack(packet.code, int(packet.rate), packet.numel)
+    return torch.from_numpy(unpack(packet.code, int(packet.rate), packet.numel))
 
 
 def round_trip(codec, x, bits, seed=0):
@@ -34,9 +34,10 @@ def round_trip(codec, x, bits, seed=0):
 
 def coded(client, bits):
     """The packet of a client whose draws are the worked example's."""
-    x, m = np.float32(DELTA[client]), max(map(abs, DELTA[client]))
+    x = np.float32(DELTA[client])
+    m = max(map(abs, DELTA[client]))
     chosen = quantize_uniform(x / np.float32(m), bits, np.float32(DRAWS[client]))
-    return Packet(pack(torch.from_numpy(chosen), bits), (m,), bits, 4, own_scale=True)
+    return Packet(pack(chosen, bits), (m,), bits, 4, own_scale=True)
 
 
 def values(client, bits):
@@ -160,7 +161,8 @@ def test_no_value_moves_further_than_it_may(codec, bits, data, exponent, seed):
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_nearest_is_the_nearest_level_by_brute_force(bits):
     x = draw(1000, seed=bits, scale=0.02)
-    m, q = x.abs().max(), torch.tensor(uniform_levels(bits))
+    m = x.abs().max()
+    q = torch.tensor(uniform_levels(bits))
     nearest = ((x / m)[:, None] - q).abs().argmin(1)
     packet = NEAREST.encode(x, NONE, bits, seed=0)
     assert torch.equal(codes(packet).long(), nearest)
@@ -194,7 +196,8 @@ def test_levels_are_symmetric_and_reach_the_ends():
 @pytest.mark.parametrize("numel", [1, 7, 1000, 100_003])
 def test_accumulate_is_exact_at_every_position(numel):
     x = draw(numel, seed=3, scale=1e-3)
-    packet, out = Uq().encode(x, NONE, 4, seed=0), x.clone()
+    packet = Uq().encode(x, NONE, 4, seed=0)
+    out = x.clone()
     Uq().accumulate(packet, NONE, 0, out, 0.3)
     assert torch.equal(out, x + Uq().decode(packet, NONE, seed=0) * 0.3)
 
@@ -255,7 +258,7 @@ def test_check_refuses_damaged_packets(change, text):
 def test_settings():
     assert Uq().unbiased
     assert not NEAREST.unbiased
-    assert Uq().rates == set(range(1, 9))
+    assert Uq().rates == Rates.of(*range(1, 9))
     assert Uq().init(7).numel() == 0
     for rate in (0, 2.5, 9, 32):
         with pytest.raises(
@@ -263,6 +266,6 @@ def test_settings():
         ):
             Uq().encode(torch.ones(1), NONE, rate, seed=0)
     with pytest.raises(
-        ConfigError, match='uq rounding = "up" is unknown; it is one of nearest, stochastic'
+        ConfigError, match='uq rounding = "up" is unknown; it is "nearest" or "stochastic"'
     ):
         Uq(rounding="up")

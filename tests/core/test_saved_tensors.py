@@ -8,10 +8,8 @@ from fedwsq.core.files import save_tensors
 
 def test_equal_content_is_an_equal_file(tmp_path):
     """The format's own writer puts metadata in an order of chance."""
-    tensors, metadata = (
-        {"b": torch.ones(3), "a": torch.zeros(2, 2)},
-        {f"key {i}": f"é {i}" for i in range(20)},
-    )
+    tensors = {"b": torch.ones(3), "a": torch.zeros(2, 2)}
+    metadata = {f"key {i}": f"é {i}" for i in range(20)}
     files = set()
     for i in range(8):
         save_tensors(tmp_path / str(i), tensors, metadata)

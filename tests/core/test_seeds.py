@@ -16,18 +16,8 @@ def test_different_paths_give_different_seeds(seed, a, b):
 
 
 def test_boundaries_between_parts_count():
-    assert (
-        len(
-            {
-                derive(0, "ab", "c"),
-                derive(0, "a", "bc"),
-                derive(0, "abc"),
-                derive(0, 1),
-                derive(0, "1"),
-            }
-        )
-        == 5
-    )
+    paths = [("ab", "c"), ("a", "bc"), ("abc",), (1,), ("1",)]
+    assert len({derive(0, *path) for path in paths}) == 5
 
 
 def test_a_seed_is_the_same_in_another_process():

@@ -15,7 +15,7 @@ def test_an_epoch_takes_every_example_once(count, size):
     epoch = batches(count, size, torch_rng(0))
     assert [len(batch) for batch in epoch[:-1]] == [size] * (len(epoch) - 1)
     assert len(epoch) == math.ceil(count / size)
-    assert sorted(i for batch in epoch for i in batch.tolist()) == list(range(count))
+    assert sorted(torch.cat([torch.zeros(0), *epoch]).tolist()) == list(range(count))
 
 
 def test_an_epoch_is_shuffled_by_its_generator():
@@ -37,23 +37,35 @@ def images(n: int, c: int, h: int, w: int) -> torch.Tensor:
 def one_by_one(
     image: torch.Tensor, angle: float, offset: tuple[int, int], flip: bool
 ) -> tuple[torch.Tensor, list]:
-    """The three published steps on one image [c, h, w], pixel by pixel; also pixels too close to a tie to compare."""
+    """The three published steps on one image [c, h, w], pixel by pixel.
+
+    Also the pixels too close to a tie to compare.
+    """
     _, h, w = image.shape
-    cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
-    rotated, unsure = torch.zeros_like(image), set()
+    cos = math.cos(math.radians(angle))
+    sin = math.sin(math.radians(angle))
+    rotated = torch.zeros_like(image)
+    unsure = set()
     for i in range(h):
         for j in range(w):
-            dy, dx = i - (h - 1) / 2, j - (w - 1) / 2
-            row, column = sin * dx + cos * dy + h / 2, cos * dx - sin * dy + w / 2
+            dy = i - (h - 1) / 2
+            dx = j - (w - 1) / 2
+            row = sin * dx + cos * dy + h / 2
+            column = cos * dx - sin * dy + w / 2
             if angle and min(abs(row - round(row)), abs(column - round(column))) < 1e-4:
                 unsure.add((i, j))
             if 0 <= math.floor(row) < h and 0 <= math.floor(column) < w:
                 rotated[:, i, j] = image[:, math.floor(row), math.floor(column)]
-    out, ties = torch.zeros_like(image), []
+
+    out = torch.zeros_like(image)
+    ties = []
     for i in range(h):
         for j in range(w):
-            from_i, from_j = i + offset[0] - 4, j + offset[1] - 4
-            to = w - 1 - j if flip else j
+            from_i = i + offset[0] - 4
+            from_j = j + offset[1] - 4
+            to = j
+            if flip:
+                to = w - 1 - j
             if 0 <= from_i < h and 0 <= from_j < w:
                 out[:, i, to] = rotated[:, from_i, from_j]
             if (from_i, from_j) in unsure:
@@ -110,8 +122,7 @@ def test_augment_draws_over_the_whole_published_range():
     x = torch.zeros(4000, 1, 9, 9, dtype=torch.uint8)
     x[:, :, 4, 4] = 255  # the centre: rotation leaves it, crop and flip move it
     where = augment(x, torch_rng(0)).view(4000, 81).argmax(dim=1)
-    rows, columns = where // 9, where % 9
-    for place in (rows, columns):
+    for place in (where // 9, where % 9):  # rows, columns
         counts = torch.bincount(place, minlength=9)
         assert (counts - 4000 / 9).abs().max() < 4 * math.sqrt(4000 / 9)
     assert torch.equal(augment(x, torch_rng(0)), augment(x, torch_rng(0)))

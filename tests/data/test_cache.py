@@ -20,7 +20,8 @@ class Source:
     """Chunks that count how often they are asked for."""
 
     def __init__(self, images: np.ndarray = IMAGES) -> None:
-        self.images, self.asked = images, 0
+        self.images = images
+        self.asked = 0
 
     def __iter__(self):
         self.asked += 1
@@ -136,7 +137,8 @@ def unwritable_by_mode(folder: Path) -> Path:
 
 @pytest.mark.parametrize("make", [unwritable_by_name, unwritable_by_mode])
 def test_a_read_only_place_falls_back_to_the_users_cache_and_says_so(folder, make, tmp_path, capfd):
-    folder, source = make(folder), Source()
+    folder = make(folder)
+    source = Source()
     assert np.array_equal(get(folder, source).numpy(), IMAGES)
     (made,) = (tmp_path / "user" / "fedwsq").iterdir()
     assert f"into {made} ({folder.parent} cannot be written)" in capfd.readouterr().err
@@ -161,9 +163,11 @@ from pathlib import Path
 import numpy as np
 from fedwsq.data.cache import cached
 for turn in range(12):
-    value = turn % 2  # every turn finds the file of another turn, or of another process, and replaces it
+    # Every turn finds the file of another turn, or of another process, and replaces it.
+    value = turn % 2
     images = np.full((64, 3, 32, 32), value, np.uint8)
-    found = cached("pets", Path(sys.argv[1]), f"turn {value}", images.shape, (row[None] for row in images))
+    rows = (row[None] for row in images)
+    found = cached("pets", Path(sys.argv[1]), f"turn {value}", images.shape, rows)
     assert np.array_equal(found.numpy(), images)
 """
 

@@ -48,9 +48,10 @@ def write_python(root: Path) -> Path:
 
 
 def python2_pickle(labels: bytes, pixels: bytes) -> bytes:
-    """A batch as Python 2 pickled it for the published archive: byte strings, `numpy.core`, no `_codecs`."""
+    """A batch as Python 2 pickled it for the published archive: byte strings, no `_codecs`."""
     array = b"cnumpy.core.multiarray\n_reconstruct\n(cnumpy\nndarray\n(K\x00tU\x01btR"
-    dtype = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+    minus_one = b"J\xff\xff\xff\xff"
+    dtype = b"cnumpy\ndtype\n(U\x02u1K\x00K\x01tR(K\x03U\x01|NNN" + 2 * minus_one + b"K\x00tb"
     state = b"(K\x01(K%cM\x00\x0ct%b\x89T%btb" % (
         len(labels),
         dtype,
@@ -69,7 +70,8 @@ def python2_pickle(labels: bytes, pixels: bytes) -> bytes:
 
 def everything(root: Path) -> list[torch.Tensor]:
     data = cifar10(str(root))
-    return [t for part in (data.train, data.test) for t in part.take(torch.arange(len(part)))]
+    train = data.train.take(torch.arange(len(data.train)))
+    return [*train, *data.test.take(torch.arange(len(data.test)))]
 
 
 @pytest.fixture
@@ -146,7 +148,7 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run(tmp_path, damaged):
     mark = tmp_path / "ran"
     root = damaged(pickle.dumps({b"data": Evil(os.system, f"touch {mark}")}, protocol=2))
     with pytest.raises(
-        DataError, match=rf"data_batch_2: the pickle asks for {os.system.__module__}\.system"
+        DataError, match=rf"data_batch_2: the pickle asks for '{os.system.__module__}\.system'"
     ):
         cifar10(root)
     assert not mark.exists()
@@ -155,7 +157,7 @@ def test_a_pickle_that_runs_code_is_refused_and_does_not_run(tmp_path, damaged):
 def test_a_pickle_reaches_no_codec_but_latin1(damaged):
     import codecs
 
-    with pytest.raises(DataError, match="codec 'rot13'"):
+    with pytest.raises(DataError, match="asks for a codec and not for bytes"):
         cifar10(damaged(pickle.dumps(Evil(codecs.encode, "a", "rot13"), protocol=2)))
 
 
@@ -213,7 +215,9 @@ def test_a_label_above_nine_is_refused(tmp_path):
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_missing_root_says_where_to_put_what(tmp_path, exists):
-    root = tmp_path if exists else tmp_path / "nowhere"
+    root = tmp_path / "nowhere"
+    if exists:
+        root.mkdir()
     with pytest.raises(DataError) as caught:
         cifar10(str(root))
     for part in (
@@ -252,7 +256,8 @@ def test_the_real_data_is_what_was_published():
     root = os.environ.get("FEDWSQ_DATA", "")
     if not any((Path(root) / name).is_dir() for name in LAYOUTS if root):
         pytest.skip(
-            "real CIFAR-10 not available: set FEDWSQ_DATA to a folder with cifar-10-batches-bin or -py"
+            "real CIFAR-10 not available: "
+            "set FEDWSQ_DATA to a folder with cifar-10-batches-bin or -py"
         )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -262,5 +267,6 @@ def test_the_real_data_is_what_was_published():
     assert data.test.labels.bincount().tolist() == [1000] * 10
     assert data.test.labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
     x, _ = data.train.take(torch.arange(0, 50_000, 5))
-    # A fifth of the images: the mean of an image has a deviation of about .12, so the error is about .12 / 100.
+    # A fifth of the images: the mean of an image has a deviation of about .12, so the error is
+    # about .12 / 100.
     assert x.float().mean(dim=(0, 2, 3)).div(255).tolist() == pytest.approx(data.mean, abs=0.006)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:CIFAR-100.*published:UserWarning
 
 
 def records(number: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Coarse labels, fine labels and pixels of four records; fine labels that a swap with coarse ones would show."""
+    """Coarse labels, fine labels and pixels of four records; no label is both coarse and fine."""
     rng = np.random.default_rng(number)
     return (
         rng.integers(0, 20, 4),
@@ -109,7 +109,8 @@ def test_the_real_data_is_what_was_published():
     root = os.environ.get("FEDWSQ_DATA", "")
     if not any((Path(root) / name).is_dir() for name in CIFAR100.layouts if root):
         pytest.skip(
-            "real CIFAR-100 not available: set FEDWSQ_DATA to a folder with cifar-100-binary or -python"
+            "real CIFAR-100 not available: "
+            "set FEDWSQ_DATA to a folder with cifar-100-binary or -python"
         )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a part of it will do

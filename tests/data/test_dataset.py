@@ -11,7 +11,7 @@ from fedwsq.core.errors import DataError
 from fedwsq.data import DATASETS, Dataset, Examples
 from fedwsq.data.dataset import data_root, pixel_stats
 from fedwsq.data.digits import digits
-from fedwsq.plan.settings import DataPlan
+from fedwsq.plan import DataPlan
 
 
 def numbered(sizes: list[int]) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -55,7 +55,8 @@ def test_parts_and_labels_must_fit():
 def test_digits_are_scikit_learns_with_every_fifth_as_test():
     from sklearn.datasets import load_digits
 
-    data, stored = digits(), load_digits()
+    data = digits()
+    stored = load_digits()
     assert (len(data.train), len(data.test)) == (
         1438,
         359,
@@ -86,7 +87,8 @@ def test_data_root_prefers_the_config_then_the_environment(monkeypatch):
 
 
 def test_groups_belong_to_the_training_examples():
-    train, test = Examples(*numbered([4])), Examples(*numbered([2]))
+    train = Examples(*numbered([4]))
+    test = Examples(*numbered([2]))
     assert Dataset(train, test, classes=1).groups is None
     assert Dataset(train, test, classes=1, groups=torch.tensor([0, 1, 1, 0])).groups.tolist() == [
         0,

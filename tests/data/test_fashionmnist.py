@@ -25,12 +25,19 @@ def idx(array: np.ndarray) -> bytes:
     return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
 
 
+def pack(path: Path) -> None:
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(path.read_bytes()))
+    path.unlink()
+
+
 def write(folder: Path, packed: bool = False) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for stem in SIZES:
         for name, array in zip(("images-idx3", "labels-idx1"), content(stem), strict=True):
-            path = folder / f"{stem}-{name}-ubyte{'.gz' if packed else ''}"
-            path.write_bytes(gzip.compress(idx(array)) if packed else idx(array))
+            path = folder / f"{stem}-{name}-ubyte"
+            path.write_bytes(idx(array))
+            if packed:
+                pack(path)
     return folder
 
 
@@ -61,7 +68,8 @@ def edit(content: bytes, offset: int, value: int) -> bytes:
     return content[:offset] + bytes([value]) + content[offset + 1 :]
 
 
-IMAGES, LABELS = "train-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+IMAGES = "train-images-idx3-ubyte"
+LABELS = "t10k-labels-idx1-ubyte"
 START = "does not start as an idx file"
 DAMAGE = {
     "cut short": (IMAGES, lambda c: c[:-1], "announces 7 records, but is shorter or longer"),
@@ -100,9 +108,11 @@ DAMAGE = {
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(("name", "damage", "message"), DAMAGE.values(), ids=DAMAGE)
 def test_damage_is_one_clear_error(tmp_path, packed, name, damage, message):
-    path = write(tmp_path, packed) / (name + ".gz" if packed else name)
-    broken = damage(gzip.decompress(path.read_bytes()) if packed else path.read_bytes())
-    path.write_bytes(gzip.compress(broken) if packed else broken)
+    path = write(tmp_path) / name
+    path.write_bytes(damage(path.read_bytes()))
+    if packed:
+        for each in tmp_path.iterdir():
+            pack(each)
     with pytest.raises(DataError, match=message):
         fashionmnist(str(tmp_path))
 

@@ -87,9 +87,10 @@ def test_images_of_several_sizes_need_one(root):
 
 
 def test_size_scales_and_crops_about_the_centre(root):
-    # 8 wide, 4 high: the middle 4 columns remain, halved to 2x2; constant quarters stay as they are.
+    # 8 wide, 4 high: the middle 4 columns remain, halved to 2x2; constant quarters stay.
     image = np.zeros((4, 8, 3), np.uint8)
-    image[:, 2:4], image[:, 4:6], image[:, 6:] = 60, 120, 255
+    for columns, value in ((slice(2, 4), 60), (slice(4, 6), 120), (slice(6, 8), 255)):
+        image[:, columns] = value
     for part in ("train", "test"):
         save(root / part / "one" / "a.png", image)
     x, _ = both(imagefolder(str(root), size=2), "train")

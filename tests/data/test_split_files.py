@@ -1,4 +1,4 @@
-"""Split files: ours round and round, the published ones converted, and hostile ones refused in one line."""
+"""Split files: ours round and round, the published ones converted, hostile ones refused."""
 
 import json
 import random
@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedwsq.core.errors import ConfigError, DataError, FedwsqError
-from fedwsq.data import PARTITIONS, split_files
-from fedwsq.data.partition import Split, dirichlet
+from fedwsq.data import PARTITIONS, Split, split_files
+from fedwsq.data.partition import dirichlet
 from fedwsq.data.split_files import from_file, import_split, load_split, save_split
 
 PLAIN = {
@@ -181,14 +181,15 @@ SMALL = {client: np.array(indices) for client, indices in PUBLISHED.items()}
         json.dumps(PUBLISHED),
         json.dumps(PUBLISHED, indent=2),
         str(SMALL),
-        "{0: array([2238, 32848,\n       27025], dtype=int64), 1: np.array([13967]), 2: array([5, 1])}",
+        "{0: array([2238, 32848,\n   27025], dtype=int64), 1: np.array([13967]), 2: array([5, 1])}",
         str(
             {
                 client: [np.int64(index) for index in indices]
                 for client, indices in PUBLISHED.items()
             }
         ),
-        "{0: [np.int64(2238), np.int64(32848), np.int64(27025)], 1: [np.int64(13967)], 2: [np.int64(5), np.int64(1)]}",
+        "{0: [np.int64(2238), np.int64(32848), np.int64(27025)], 1: [np.int64(13967)], "
+        "2: [np.int64(5), np.int64(1)]}",
         str(OrderedDict(PUBLISHED)),
         "OrderedDict([(0, [2238, 32848, 27025]), (1, [13967]), (2, [5, 1])])",
         "OrderedDict({0: [2238, 32848, 27025], 1: [13967], 2: [5, 1]})",

@@ -215,9 +215,9 @@ def test_the_real_data_is_what_was_published():
     ]
     assert [wnids[label] for label in data.test.labels.tolist()] == [wnid for _, wnid in rows]
     # The training labels by the names of the files, and some pixels by Pillow.
-    names = [
-        path for wnid in wnids for path in sorted((root / "train" / wnid / "images").iterdir())
-    ]
+    names = []
+    for wnid in wnids:
+        names += sorted((root / "train" / wnid / "images").iterdir())
     assert [wnids[label] for label in data.train.labels.tolist()] == [
         path.name.split("_")[0] for path in names
     ]

@@ -1,23 +1,28 @@
 """A site computes on its device: what it is given goes there, what it sends does not stay there."""
 
+import json
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
 
 from fedwsq.algorithms import Scaffold
 from fedwsq.core.tree import fingerprint, scale
-from fedwsq.federation.server import Federation, first_snapshot
-from fedwsq.federation.site import Site
-from fedwsq.federation.workload import build_workload
-from fedwsq.plan.build import dump_plan
-from fedwsq.runs.run import default_workers
+from fedwsq.federation.server import first_snapshot
+from fedwsq.federation.simulation import SitePool, simulate
 from fedwsq.training import Trained
-from fedwsq.transports.pool import Pool, Serial, gpu_for
 from harness import tiny
 
+CPU = torch.device("cpu")
 SEEN: list[set[str]] = []
+
+
+def look(vectors, *others):
+    """Note where these tensors lie."""
+    tensors = [x for params in vectors.values() for x in params.values()]
+    SEEN.append({x.device.type for x in [*tensors, *others]})
 
 
 @dataclass(frozen=True)
@@ -26,62 +31,52 @@ class Looking(Scaffold):
 
     def client_update(self, received, client, task):
         """A thousandth of the model, from the CPU."""
-        tensors = [
-            x
-            for vectors in (received, client)
-            for params in vectors.values()
-            for x in params.values()
-        ]
-        SEEN.append({x.device.type for x in [*tensors, task.class_counts]})
+        look(received, task.class_counts)
+        look(client)
         still = {name: torch.full(tuple(x.shape), 1e-3) for name, x in received["params"].items()}
-        return task.update(Trained({}, 0, 0.0, 0.0), delta=still, control=scale(0.5, still)), {
-            "control": still
+        update = task.update(Trained({}, 0, 0.0, 0.0), delta=still, control=scale(0.5, still))
+        return update, client
+
+    def settle(self, client, sent):
+        """What can be written to a file: numbers, and those are on the CPU alone."""
+        look(client)
+        look(sent)
+        return {
+            "control": {name: torch.ones(tuple(x.shape)) for name, x in sent["control"].items()}
         }
 
 
 def test_what_a_client_receives_and_remembers_is_on_its_device():
     SEEN.clear()
     plan = tiny(clients_per_round=10, algorithm="test_devices:Looking", eval_every=1000)
-    workload = build_workload(plan)
-    federation = Federation(workload, Serial(Site(workload, torch.device("meta"))))
+    simulation = simulate(plan)
+    server = simulation.server(simulation.serial(torch.device("meta")))
     for _ in range(2):  # the second round starts from memory
-        record = federation.step()
+        record = server.step()
         assert (record.replied, record.failures) == (10, {})
-    assert (len(SEEN), set.union(*SEEN)) == (20, {"meta"})
-    assert {x.device.type for x in federation.params.values()} == {"cpu"}
+    assert (len(SEEN), set.union(*SEEN)) == (4 * 20, {"meta"})
+    assert {x.device.type for x in server.params.values()} == {"cpu"}
 
 
 def test_workers_without_a_run_directory_share_what_clients_remember():
     plan = tiny(algorithm="scaffold", clients_per_round=10)
-    workload = build_workload(plan)
-    start, found = first_snapshot(workload), []
-    for backend in (
-        Serial(Site(workload, torch.device("cpu"))),
-        Pool(dump_plan(plan), 2, torch.device("cpu")),
-    ):
-        with closing(backend):
-            federation = Federation(workload, backend, start)
-            assert [federation.step().failures for _ in range(3)] == [{}, {}, {}]
-            found.append(fingerprint(federation.params))
+    simulation = simulate(plan)
+    start = first_snapshot(simulation.charter)
+    found = []
+    for transport in (simulation.serial(CPU), SitePool(plan, 2, CPU)):
+        with closing(transport):
+            server = simulation.server(transport, start)
+            assert [server.step().failures for _ in range(3)] == [{}, {}, {}]
+            found.append(fingerprint(server.params))
     assert found[0] == found[1]
 
 
-def test_every_worker_has_a_gpu_of_its_own(monkeypatch):
-    plan = tiny(clients_per_round=3)
-    several, second = torch.device("cuda"), torch.device("cuda:1")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert [gpu_for(slot, several) for slot in range(3)] == [
-        {"CUDA_VISIBLE_DEVICES": n} for n in ("0", "1", "0")
-    ]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-f0")
-    assert gpu_for(1, several) == {"CUDA_VISIBLE_DEVICES": "GPU-f0"}
-    assert gpu_for(1, second) == gpu_for(1, torch.device("cpu")) == {}
-    assert [default_workers(0, plan, device) for device in (several, second)] == [2, 1]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    assert default_workers(0, plan, several) == 3
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert gpu_for(0, several) == {}
+def test_a_pool_without_a_run_directory_takes_its_folder_away_with_it():
+    pool = SitePool(tiny(), 1, CPU)
+    folder = Path(json.loads(pool._setup.settings)["store"])
+    assert folder.is_dir()
+    pool.close()
+    assert not folder.exists()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -89,6 +84,6 @@ def test_every_worker_has_a_gpu_of_its_own(monkeypatch):
     "settings", [{}, {"algorithm": "scaffold"}, {"uplink.error_feedback": True}]
 )
 def test_a_run_on_a_gpu_learns(settings):
-    workload = build_workload(tiny(**settings))
-    federation = Federation(workload, Serial(Site(workload, torch.device("cuda"))))
-    assert all(federation.step().replied == 5 for _ in range(3))
+    simulation = simulate(tiny(**settings))
+    server = simulation.server(simulation.serial(torch.device("cuda")))
+    assert all(server.step().replied == 5 for _ in range(3))

@@ -1,4 +1,4 @@
-"""The coded downlink: what clients rebuild, what it costs, and what the server makes of their updates."""
+"""The coded downlink: what clients rebuild, what it costs, what their updates are relative to."""
 
 from dataclasses import replace
 
@@ -7,58 +7,53 @@ import torch
 
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation.server import Federation
-from fedwsq.federation.site import PUBLIC, Failure, Order, Site
-from fedwsq.federation.workload import build_workload
-from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
-from fedwsq.runs.run import Run
-from fedwsq.transports.pool import Serial
-from fedwsq.wire import Downlink, Kind, decode, encode
-from fedwsq.wire.downlink import rebuild
+from fedwsq.core.types import Key
+from fedwsq.federation.downlink import Chain, WholeModel, way_down
+from fedwsq.federation.simulation import simulate
+from fedwsq.runs import Run, load_snapshot, save_snapshot
+from fedwsq.transports import Failure, Order, Serial
+from fedwsq.wire import Downlink, Kind, Message, Schema, decode, encode
+from fedwsq.wire.parse import kind_of
 from harness import tiny
 
 CPU = torch.device("cpu")
 CHAIN = {"downlink": {"codec": "danuq", "bits": 1, "mode": "chain", "select": "all"}}
 MODEL = {
-    "downlink": {"codec": {"name": "uq", "rounding": "nearest", "scales": "channel"}, "bits": 8}
+    "downlink": {"codec": {"name": "uq", "rounding": "nearest", "scale_per": "channel"}, "bits": 8}
 }
 WHOLE_COHORT = {"data.clients": 4, "clients_per_round": 4}
 
 
 class Deaf:
-    """A real serial backend whose client 0 cannot be reached in some rounds; everything sent is kept."""
+    """A real serial transport whose client 0 cannot be reached in some rounds; all sent is kept."""
 
-    def __init__(self, site, away=range(0)):
-        self.inner, self.away, self.sent = Serial(site), away, {}
+    def __init__(self, inner, away=range(0)):
+        self.inner = inner
+        self.away = away
+        self.sent = {}
 
     def dispatch(self, body, orders):
+        if kind_of(orders[0].head) is not Kind.ORDER:
+            yield from self.inner.dispatch(body, orders)
+            return
         for order in orders:
             self.sent[order.key.round, order.key.client] = order, body
-        yield from self.inner.dispatch(
-            body, [o for o in orders if o.key.client or o.key.round not in self.away]
-        )
-
-    def evaluate(self, body, starts):
-        return self.inner.evaluate(body, starts)
+        heard = [o for o in orders if o.key.client or o.key.round not in self.away]
+        yield from self.inner.dispatch(body, heard)
 
     def close(self):
         self.inner.close()
 
 
 def federate(plan, away=range(0), snapshot=None, folder=None):
-    workload = build_workload(plan)
-    site = Site(workload, CPU, folder)
-    return Federation(workload, Deaf(site, away), snapshot), site
+    simulation = simulate(plan)
+    site = simulation.site(CPU, folder)
+    return simulation.server(Deaf(Serial(site.answer), away), snapshot), site
 
 
 def held(site, client, round_):
     """The public model in a client's memory."""
-    memory = site.store.load(client, round_)
-    return {
-        name.removeprefix(PUBLIC): params
-        for name, params in memory.items()
-        if name.startswith(PUBLIC)
-    }
+    return site.store.load(client, round_).model
 
 
 def same(a, b):
@@ -68,8 +63,8 @@ def same(a, b):
 def test_a_client_back_after_ten_rounds_holds_exactly_the_public_model():
     server, site = federate(tiny(rounds=13, **CHAIN, **WHOLE_COHORT), away=range(2, 12))
     records = [server.step() for _ in range(12)]
-    order, body = server.backend.sent[12, 0]
-    head = decode(order.head, server.schema, Kind.ORDER)
+    order, body = server.transport.sent[12, 0]
+    head = decode(order.head, server.charter.schema, Kind.ORDER)
     assert records[-1].failed == 0
     assert head.accepted == 1
     assert list(head.packets) == [f"{number} params" for number in range(2, 12)]
@@ -85,9 +80,9 @@ def test_a_client_away_for_too_long_gets_the_whole_model():
     server, site = federate(tiny(rounds=13, **settings, **WHOLE_COHORT), away=range(2, 12))
     for _ in range(12):
         server.step()
-    order, _ = server.backend.sent[12, 0]
+    order, _ = server.transport.sent[12, 0]
     assert order.body
-    assert list(decode(order.body, server.schema).packets) == ["params"]
+    assert list(decode(order.body, server.charter.schema).packets) == ["params"]
     assert same(held(site, 0, 12), server.snapshot.public.vectors)
 
 
@@ -95,12 +90,12 @@ def test_bytes_are_counted_as_they_are_sent():
     server, _ = federate(tiny(rounds=4, **CHAIN, **WHOLE_COHORT), away=range(2, 3))
     for _ in range(3):
         record = server.step()
-        sent = [server.backend.sent[record.round, client] for client in range(4)]
+        sent = [server.transport.sent[record.round, client] for client in range(4)]
         assert record.downlink_bytes == sum(
             len(order.body or body) + len(order.head) for order, body in sent
         )
     # one bit a parameter, and the broadcast's fixed bytes
-    parameters = sum(server.schema.sizes.values())
+    parameters = sum(server.charter.schema.sizes.values())
     assert record.downlink_bytes < 4 * (parameters / 8 + 3000)
 
 
@@ -114,9 +109,8 @@ def test_the_public_model_follows_the_server_and_does_not_drift():
         gaps.append(sum(float((public[n] - target[n]).square().sum()) for n in target))
         moved = sum(float((server.params[n] - target[n]).square().sum()) for n in target)
     assert gaps[0] == 0
-    assert (
-        0 < gaps[-1] < 30 * moved
-    )  # one bit: what is left over is a few rounds of movement, not twelve
+    # One bit: what is left over is a few rounds of movement, not twelve.
+    assert 0 < gaps[-1] < 30 * moved
 
 
 @pytest.mark.parametrize("settings", [CHAIN, MODEL], ids=["chain", "model"])
@@ -131,9 +125,8 @@ def test_serial_pool_and_resume_agree(settings, tmp_path):
     for _ in range(2):
         first.step()
     save_snapshot(tmp_path / "checkpoints", first.snapshot)
-    again, _ = federate(
-        plan, snapshot=load_snapshot(tmp_path / "checkpoints")[0], folder=tmp_path / "clients"
-    )
+    snapshot, _ = load_snapshot(tmp_path / "checkpoints")
+    again, _ = federate(plan, snapshot=snapshot, folder=tmp_path / "clients")
     again.step()
     assert fingerprint(again.params) == fingerprint(server.params)
 
@@ -145,16 +138,16 @@ def test_updates_are_relative_to_what_the_client_rebuilt(settings):
     server, _ = federate(plan)
     for _ in range(2):
         assert server.step().failed == 0
-    for name, x in server.workload.initial_params().items():
+    for name, x in server.charter.model.initial_params().items():
         torch.testing.assert_close(server.params[name], x, rtol=0, atol=1e-25)
 
 
 def test_model_mode_loses_little_at_eight_bits_and_keeps_no_memory():
     server, site = federate(tiny(rounds=2, **MODEL))
     server.step()
-    _, body = next(iter(server.backend.sent.values()))
-    received = site.receive(body, server.plan.downlink).vectors["params"]
-    initial = server.workload.initial_params()
+    _, body = next(iter(server.transport.sent.values()))
+    received = site.receive(body).vectors["params"]
+    initial = server.charter.model.initial_params()
     for name, x in initial.items():
         if x.dim() >= 3 and name != next(iter(initial)):
             rows = x.flatten(1)
@@ -165,48 +158,73 @@ def test_model_mode_loses_little_at_eight_bits_and_keeps_no_memory():
     assert not list(site.store.folder.glob("*"))
 
 
-def test_a_step_for_a_client_without_a_model_is_that_clients_failure():
+def test_a_difference_for_a_client_without_a_model_is_that_clients_own_trouble():
     server, _ = federate(tiny(rounds=3, **CHAIN, **WHOLE_COHORT))
-    server.step(), server.step()
-    order, body = server.backend.sent[2, 1]
-    fresh, _ = federate(server.plan)
-    (answer,) = Serial(fresh.backend.inner.site).dispatch(body, [order])
+    server.step()
+    server.step()
+    order, body = server.transport.sent[2, 1]
+    _, fresh = federate(server.plan)
+    # It was there in round 1, as far as the server knows: it says that it has forgotten.
+    forgot = decode(fresh.answer(body, order), server.charter.schema, Kind.FORGOT)
+    assert (forgot.key, forgot.nonce) == (order.key, decode(order.head, None).nonce)
+    # The server itself would never send a newcomer differences.
+    first = decode(order.head, server.charter.schema)
+    order = Order(order.key, encode(replace(first, accepted=0), server.charter.schema))
+    (answer,) = Serial(fresh.answer).dispatch(body, [order])
     assert isinstance(answer, Failure)
-    assert "memory of round 1" in answer.reason
-    first = decode(order.head, server.schema)
-    order = Order(order.key, encode(replace(first, accepted=0), server.schema))
-    (answer,) = Serial(fresh.backend.inner.site).dispatch(body, [order])
     assert "client 1, which has no model to add them to" in answer.reason
+
+
+def test_a_client_that_lost_its_model_gets_a_whole_one(tmp_path):
+    server, site = federate(tiny(rounds=4, **CHAIN, **WHOLE_COHORT), folder=tmp_path)
+    server.step()
+    server.step()
+    (tmp_path / "1" / "2.safetensors").unlink()
+    assert list(server.step().failures) == ["1"]
+    assert server.step().failures == {}
+    order, _ = server.transport.sent[4, 1]
+    assert list(decode(order.body, server.charter.schema).packets) == ["params"]
+    assert same(held(site, 1, 4), server.snapshot.public.vectors)
+
+
+def rebuilt(server, held, packets, accepted, last):
+    """What a client makes of differences in its order, on top of what it holds."""
+    way = Chain(server.plan.downlink, server.charter.schema)
+    key = Key(server.plan.seed, last, 0)
+    order = Message(Kind.ORDER, key, bytes(16), accepted=accepted, packets=packets)
+    return way.rebuild(order, {}, held)
+
+
+def differences(server, number):
+    body = server.snapshot.public.differences[number]
+    return decode(body, server.charter.schema).packets
 
 
 def test_a_chain_with_a_gap_or_a_stranger_is_refused():
     server, site = federate(tiny(rounds=4, **CHAIN, **WHOLE_COHORT))
     for _ in range(3):
         server.step()
-    public, link = held(site, 0, 1), server.plan.downlink
-    steps = {
-        number: decode(server.snapshot.public.steps[number], server.schema).packets
-        for number in (2, 3)
-    }
-    whole = rebuild(link, public, {**steps[2], **steps[3]}, 1, 3, 0, server.schema)
-    assert same(whole, server.snapshot.public.vectors)
+    public = held(site, 0, 1)
+    two = differences(server, 2)
+    three = differences(server, 3)
+    assert same(rebuilt(server, public, {**two, **three}, 1, 3), server.snapshot.public.vectors)
     with pytest.raises(MessageError, match=r"differences of rounds \[3\], expected 2 to 3"):
-        rebuild(link, public, steps[3], 1, 3, 0, server.schema)
+        rebuilt(server, public, three, 1, 3)
     with pytest.raises(MessageError, match="'params' is not named after a round"):
-        rebuild(link, public, {"params": steps[3]["3 params"]}, 1, 3, 0, server.schema)
+        rebuilt(server, public, {"params": three["3 params"]}, 1, 3)
     with pytest.raises(MessageError, match=r"carries \['other'\]"):
-        rebuild(link, public, {"2 other": steps[2]["2 params"], **steps[3]}, 1, 3, 0, server.schema)
+        rebuilt(server, public, {"2 other": two["2 params"], **three}, 1, 3)
 
 
-def test_a_step_of_the_wrong_rate_is_refused():
+def test_a_difference_of_the_wrong_rate_is_refused():
     server, site = federate(tiny(rounds=3, **CHAIN, **WHOLE_COHORT))
-    server.step(), server.step()
-    two = replace(
-        server.plan.downlink, bits=tiny(**{"uplink.codec": "danuq", "uplink.bits": 2}).uplink.bits
-    )
-    packets = decode(server.snapshot.public.steps[2], server.schema).packets
+    server.step()
+    server.step()
+    bits = tiny(**{"uplink.codec": "danuq", "uplink.bits": 2}).uplink.bits
+    way = Chain(replace(server.plan.downlink, bits=bits), server.charter.schema)
+    order = Message(Kind.ORDER, Key(0, 2, 0), bytes(16), accepted=1)
     with pytest.raises(MessageError, match="rate 1, the order was for 2"):
-        rebuild(two, held(site, 0, 1), packets, 1, 2, 0, server.schema)
+        way.rebuild(order, differences(server, 2), held(site, 0, 1))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +253,7 @@ def test_settings_that_make_no_sense(settings, says):
 
 def test_the_default_codes_nothing():
     assert Downlink().lossless
-    assert not Downlink().chained
+    assert isinstance(way_down(Downlink(), Schema({"w": (2,)})), WholeModel)
 
 
 @pytest.mark.parametrize("mode", ["model", "chain"])
@@ -248,35 +266,24 @@ def test_a_rate_that_float32_cannot_hold_goes_down_too(codec, bits, mode):
 
 def test_a_round_from_elsewhere_is_not_counted_up_to():
     server, site = federate(tiny(rounds=3, **CHAIN, **WHOLE_COHORT))
-    server.step(), server.step()
-    steps = decode(server.snapshot.public.steps[2], server.schema).packets
+    server.step()
+    server.step()
+    packets = differences(server, 2)
     with pytest.raises(MessageError, match="expected 2 to 1000000000000000000"):
-        rebuild(server.plan.downlink, held(site, 0, 1), steps, 1, 10**18, 0, server.schema)
+        rebuilt(server, held(site, 0, 1), packets, 1, 10**18)
     with pytest.raises(MessageError, match="'02 params' is not named after a round"):
-        rebuild(
-            server.plan.downlink,
-            held(site, 0, 1),
-            {"02 params": steps["2 params"]},
-            1,
-            2,
-            0,
-            server.schema,
-        )
+        rebuilt(server, held(site, 0, 1), {"02 params": packets["2 params"]}, 1, 2)
 
 
 def test_a_broadcast_of_other_vectors_is_refused():
     server, site = federate(tiny(rounds=2))
     server.step()
-    order, body = next(iter(server.backend.sent.values()))
-    message = decode(body, server.schema)
-    for packets in (
-        {},
-        {"control": message.packets["params"]},
-        {**message.packets, "more": message.packets["params"]},
-    ):
-        (answer,) = Serial(site).dispatch(
-            encode(replace(message, packets=packets), server.schema), [order]
-        )
+    order, body = next(iter(server.transport.sent.values()))
+    message = decode(body, server.charter.schema)
+    params = message.packets["params"]
+    for packets in ({}, {"control": params}, {"params": params, "more": params}):
+        other = encode(replace(message, packets=packets), server.charter.schema)
+        (answer,) = Serial(site.answer).dispatch(other, [order])
         assert "the broadcast carries" in answer.reason
 
 
@@ -286,8 +293,8 @@ def test_two_vectors_go_down_a_chain():
     )
     for _ in range(3):
         assert server.step().replied >= 3
-    order, _ = server.backend.sent[3, 0]
-    assert set(decode(order.head, server.schema).packets) == {"2 params", "2 control"}
+    order, _ = server.transport.sent[3, 0]
+    assert set(decode(order.head, server.charter.schema).packets) == {"2 params", "2 control"}
     assert same(held(site, 0, 3), server.snapshot.public.vectors)
 
 

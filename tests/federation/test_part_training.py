@@ -1,4 +1,4 @@
-"""A part of a model is trained: the rest never travels, is the same everywhere and is saved all the same."""
+"""A part of a model is trained: the rest never travels, is the same everywhere, and is saved."""
 
 import hashlib
 import json
@@ -12,13 +12,9 @@ from safetensors.torch import load_file, safe_open
 from fedwsq.algorithms import ALGORITHMS
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation.server import Federation, first_snapshot
-from fedwsq.federation.site import Site
-from fedwsq.federation.workload import build_workload
+from fedwsq.federation.simulation import simulate
 from fedwsq.models import frozen
-from fedwsq.runs.checkpoint import load_snapshot
-from fedwsq.runs.run import Run, run
-from fedwsq.transports.pool import Serial
+from fedwsq.runs import Run, load_snapshot, run
 from fedwsq.wire import Schema
 from fedwsq.wire.message import ENTRY_BYTES, reply_overhead
 from harness import rows, tiny
@@ -28,87 +24,92 @@ HEAD = {"model.train": "^head", "uplink.select": "weights"}
 
 
 def serial(plan, store=None):
-    workload = build_workload(plan)
-    return Federation(workload, Serial(Site(workload, CPU, store)))
+    simulation = simulate(plan)
+    return simulation.server(simulation.serial(CPU, store))
 
 
 # What travels
 
 
 def test_only_the_trained_part_travels_and_is_counted():
-    federation = serial(tiny(**HEAD, **{"uplink.codec": "float32", "model.standardize": "none"}))
-    width = federation.workload.model.head.in_features
-    record = federation.step()
-    assert federation.schema.names == ("head.weight", "head.bias")
+    server = serial(tiny(**HEAD, **{"uplink.codec": "float32", "model.standardize": "none"}))
+    width = server.charter.model.network.head.in_features
+    record = server.step()
+    assert server.charter.schema.names == ("head.weight", "head.bias")
     tensors = 2 * ENTRY_BYTES + 4 * 10 * (width + 1)
-    assert (
-        record.uplink_bytes
-        == record.uplink_bytes_float32
-        == 5 * (reply_overhead(("delta",)) + tensors)
-    )
+    expected = 5 * (reply_overhead(("delta",)) + tensors)
+    assert record.uplink_bytes == record.uplink_bytes_float32 == expected
     whole = serial(tiny()).step()
     assert record.downlink_bytes < whole.downlink_bytes / 10
-    assert list(federation.params) == ["head.weight", "head.bias"]
+    assert list(server.params) == ["head.weight", "head.bias"]
 
 
 def test_digests_stand_for_frozen_weights_and_are_as_ever_without():
     shapes = {"w": (2, 3), "b": ()}
     text = b'[["w", [2, 3]], ["b", []]]'
     assert Schema(shapes).digest == hashlib.blake2b(text, digest_size=16).digest()
-    workload = build_workload(tiny(**HEAD))
+    model = simulate(tiny(**HEAD)).model
     mark = hashlib.blake2b(digest_size=16)
-    for name, p in workload.model.named_parameters():
+    for name, p in model.network.named_parameters():
         if not name.startswith("head"):
             mark.update(f"{name}{tuple(p.shape)}".encode())
             mark.update(p.detach().contiguous().numpy().tobytes())
-    names = json.dumps(
-        [[name, list(p.shape)] for name, p in workload.model.head.named_parameters(prefix="head")]
-    )
+    head = model.network.head.named_parameters(prefix="head")
+    names = json.dumps([[name, list(p.shape)] for name, p in head])
     expected = hashlib.blake2b(names.encode() + mark.digest(), digest_size=16).digest()
-    assert workload.schema.digest == expected
-    everything = build_workload(tiny(**{"model.train": "."})).schema
-    assert everything == build_workload(tiny()).schema
+    assert model.schema.digest == expected
+    everything = simulate(tiny(**{"model.train": "."})).model.schema
+    assert everything == simulate(tiny()).model.schema
     assert everything.frozen == b""
 
 
 def test_a_site_with_other_frozen_weights_cannot_join():
-    ours, theirs = (build_workload(tiny(**HEAD, seed=seed, eval_every=2)) for seed in (0, 1))
-    assert ours.schema.shapes == theirs.schema.shapes
-    federation = Federation(ours, Serial(Site(theirs, CPU)), first_snapshot(ours))
-    record = federation.step()
+    ours, theirs = (simulate(tiny(**HEAD, seed=seed, eval_every=2)) for seed in (0, 1))
+    assert ours.charter.schema.shapes == theirs.charter.schema.shapes
+    server = ours.server(theirs.serial(CPU))
+    record = server.step()
     assert record.replied == 0
     for why in record.failures.values():
         assert re.search(
             "foreign schema .* frozen weights count, and must be the same at every site", why
         )
     with pytest.raises(RunError, match="evaluation failed: MessageError: foreign schema"):
-        federation.step()  # which is also scored there
+        server.step()  # which is also scored there
 
 
 # What is learned
 
 
 def test_one_step_by_hand():
-    settings = {"model.standardize": "none", "uplink.codec": "float32", "data.clients": 1, "clients_per_round": 1,
-                "data.partition": "iid", "training.epochs": 1, "training.batches_per_epoch": 1,
-                "training.weight_decay": 0.1, "training.clip_norm": 0}  # fmt: skip
-    federation = serial(tiny(**HEAD, **settings))
-    workload = federation.workload
-    start = {name: p.clone() for name, p in federation.params.items()}
-    kept = {name: p.clone() for name, p in frozen(workload.model).items()}
-    federation.step()
-    x, y = workload.dataset.train.take(torch.arange(len(workload.dataset.train)))
+    settings = {
+        "model.standardize": "none",
+        "uplink.codec": "float32",
+        "data.clients": 1,
+        "clients_per_round": 1,
+        "data.partition": "iid",
+        "training.epochs": 1,
+        "training.batches_per_epoch": 1,
+        "training.weight_decay": 0.1,
+        "training.clip_norm": 0,
+    }
+    simulation = simulate(tiny(**HEAD, **settings))
+    server = simulation.server(simulation.serial(CPU))
+    network = simulation.model.network
+    start = {name: p.clone() for name, p in server.params.items()}
+    kept = {name: p.clone() for name, p in frozen(network).items()}
+    server.step()
+    train = simulation.clients.dataset.train
+    x, y = train.take(torch.arange(len(train)))
     with torch.no_grad():
-        features = workload.model.pooled(x)
+        features = network.pooled(x)
         p = (features @ start["head.weight"].T + start["head.bias"]).softmax(1)
         error = (p - torch.eye(10)[y]) / len(y)  # the gradient of cross-entropy to the logits
     for name, gradient in (("head.weight", error.T @ features), ("head.bias", error.sum(0))):
         expected = start[name] - 0.1 * (gradient + 0.1 * start[name])
-        torch.testing.assert_close(federation.params[name], expected, rtol=1e-4, atol=1e-6)
-    assert all(
-        torch.equal(p, kept[name]) for name, p in frozen(workload.model).items()
-    )  # no decay either
-    assert all(p.grad is None and not p.requires_grad for p in frozen(workload.model).values())
+        torch.testing.assert_close(server.params[name], expected, rtol=1e-4, atol=1e-6)
+    # No decay either.
+    assert all(torch.equal(p, kept[name]) for name, p in frozen(network).items())
+    assert all(p.grad is None and not p.requires_grad for p in frozen(network).values())
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -119,44 +120,52 @@ def test_every_algorithm_trains_a_part(algorithm, tmp_path):
     }
     axes |= {"algorithm.exchange": "wsp"} if algorithm == "fedwon" else {}
     axes |= {"model.train": r"^stages\.1|head", "uplink.codec": "float32"}
-    federation = serial(tiny(**axes), tmp_path)
-    model = federation.workload.model
-    kept, before = fingerprint(frozen(model)), fingerprint(federation.params)
-    records = [federation.step() for _ in range(2)]
+    server = serial(tiny(**axes), tmp_path)
+    network = server.charter.model.network
+    kept = fingerprint(frozen(network))
+    before = fingerprint(server.params)
+    records = [server.step() for _ in range(2)]
     assert [record.failures for record in records] == [{}, {}]
-    assert fingerprint(frozen(model)) == kept
-    assert fingerprint(federation.params) != before
-    assert all(name.startswith(("stages.1", "head")) for name in federation.params)
+    assert fingerprint(frozen(network)) == kept
+    assert fingerprint(server.params) != before
+    assert all(name.startswith(("stages.1", "head")) for name in server.params)
 
 
-PICTURES = {"model.name": "resnet8", "data.name": "synthetic", "data.samples": 200, "data.test_samples": 100,
-            "data.channels": 3, "uplink.select": "all", "training.precision": "float32"}  # fmt: skip
+PICTURES = {
+    "model.name": "resnet8",
+    "data.name": "synthetic",
+    "data.samples": 200,
+    "data.test_samples": 100,
+    "data.channels": 3,
+    "uplink.select": "all",
+    "training.precision": "float32",
+}
 
 
 def test_norms_behind_frozen_layers_learn_from_pictures():
-    """Torch itself crashes, and pytest with it, unless the input of the first of them needs a gradient."""
-    part, whole = (
-        build_workload(tiny(**PICTURES, **{"model.train": train})) for train in ("norm", "")
-    )
-    x = part.shard(0).x.float().contiguous(memory_format=torch.channels_last)
-    for workload in (part, whole):
-        workload.model(x).square().sum().backward()
-    learned = [name for name in part.schema.names if "norm" in name]
-    assert len(learned) == len(part.schema.names) > 10
+    """Torch itself crashes, and pytest with it, unless the input of the first of them needs a
+    gradient.
+    """
+    part, whole = (simulate(tiny(**PICTURES, **{"model.train": train})) for train in ("norm", ""))
+    x = part.clients.shard(0).x.float().contiguous(memory_format=torch.channels_last)
+    for simulation in (part, whole):
+        simulation.model.network(x).square().sum().backward()
+    names = part.charter.schema.names
+    learned = [name for name in names if "norm" in name]
+    assert len(learned) == len(names) > 10
     for name in learned:
-        torch.testing.assert_close(
-            part.model.get_parameter(name).grad, whole.model.get_parameter(name).grad
-        )
-    assert not any(layer._forward_pre_hooks for layer in whole.model.modules())
-    federation = serial(tiny(**PICTURES, **{"model.train": "norm"}))
-    before = fingerprint(federation.params)
-    assert federation.step().failures == {}
-    assert fingerprint(federation.params) != before
+        ours = part.model.network.get_parameter(name).grad
+        torch.testing.assert_close(ours, whole.model.network.get_parameter(name).grad)
+    assert not any(layer._forward_pre_hooks for layer in whole.model.network.modules())
+    server = serial(tiny(**PICTURES, **{"model.train": "norm"}))
+    before = fingerprint(server.params)
+    assert server.step().failures == {}
+    assert fingerprint(server.params) != before
 
 
 def test_no_gradient_runs_through_frozen_norms():
-    model = build_workload(tiny(**HEAD)).model
-    assert not model.pooled(torch.randn(4, 1, 8, 8)).requires_grad
+    network = simulate(tiny(**HEAD)).model.network
+    assert not network.pooled(torch.randn(4, 1, 8, 8)).requires_grad
 
 
 # Runs
@@ -168,40 +177,37 @@ def test_runs_are_the_same_serial_and_on_a_pool_and_save_the_whole_model(tmp_pat
     two = run(plan, out=tmp_path / "two", workers=2)
     assert one.weights == two.weights
     saved, again = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
-    workload = build_workload(plan)
-    assert saved.keys() == set(dict(workload.model.named_parameters()))
+    simulation = simulate(plan)
+    assert saved.keys() == set(dict(simulation.model.network.named_parameters()))
     assert all(torch.equal(saved[name], again[name]) for name in saved)
     params = load_snapshot(tmp_path / "one" / "checkpoints")[0].server["params"]
     assert torch.equal(saved["head.weight"], params["head.weight"])
     best = load_file(tmp_path / "one" / "best.safetensors")
     assert best.keys() == saved.keys()
-    # Scored by hand in the plain architecture: the frozen part is in the file, its standardization folded in.
-    plain = build_workload(tiny(**{"model.standardize": "none"})).model
+    # Scored by hand in the plain architecture: the frozen part is in the file, its standardization
+    # folded in.
+    plain = simulate(tiny(**{"model.standardize": "none"})).model.network
     plain.load_state_dict(saved)
-    x, y = workload.dataset.test.take(torch.arange(len(workload.dataset.test)))
+    test = simulation.clients.dataset.test
+    x, y = test.take(torch.arange(len(test)))
     with torch.inference_mode():
         accuracy = float((plain(x).argmax(1) == y).double().mean())
     assert accuracy == pytest.approx(rows(tmp_path / "one")[-1]["test_accuracy"], abs=0.003)
 
 
 def test_what_the_models_own_code_froze_is_not_sent_either(tmp_path, monkeypatch):
-    plan = tiny(
-        **{
-            "model.name": "own_models:adapted",
-            "model.standardize": "none",
-            "uplink.select": "weights",
-        }
-    )
-    assert build_workload(plan).schema.names == ("3.weight", "3.bias")
+    adapted = {"model.name": "own_models:adapted", "model.standardize": "none"}
+    plan = tiny(**adapted, **{"uplink.select": "weights"})
+    assert simulate(plan).charter.schema.names == ("3.weight", "3.bias")
     run(plan, out=tmp_path / "run", workers=1)
     monkeypatch.setenv("TEST_FROZEN", "2")
     with (
         pytest.raises(RunError, match="the frozen weights are not those that the run began with"),
-        Run.resume(tmp_path / "run", rounds=4),
+        Run.resume(tmp_path / "run", {"rounds": 4}),
     ):
         pass
     monkeypatch.delenv("TEST_FROZEN")
-    with Run.resume(tmp_path / "run", rounds=4, workers=1) as resumed:
+    with Run.resume(tmp_path / "run", {"rounds": 4}, workers=1) as resumed:
         assert resumed.go().rounds == 4
 
 
@@ -209,34 +215,34 @@ def test_what_the_models_own_code_froze_is_not_sent_either(tmp_path, monkeypatch
 
 
 def test_a_run_goes_on_from_where_another_ended(tmp_path, finished):
-    """From a checkpoint the weights are those to the bit; from model.safetensors the model computes the same."""
+    """From a checkpoint the weights are those to the bit; from model.safetensors the model computes
+    the same.
+    """
     last = load_snapshot(finished.folder / "checkpoints")[0].server["params"]
-    raw = build_workload(
-        tiny(**{"model.init": str(finished.folder / "checkpoints" / "last.safetensors")})
-    )
+    checkpoint = str(finished.folder / "checkpoints" / "last.safetensors")
+    raw = simulate(tiny(**{"model.init": checkpoint})).model
     assert fingerprint(raw.initial_params()) == fingerprint(last)
     accuracy = rows(finished.folder)[-1]["test_accuracy"]
     for name in ("checkpoints/last", "model"):
         plan = tiny(rounds=1, **{"model.init": str(finished.folder / f"{name}.safetensors")})
-        federation = serial(plan)
-        assert federation._evaluate(federation.snapshot)[0].value == pytest.approx(
-            accuracy, abs=0.006
-        )
+        server = serial(plan)
+        assert server.evaluate(server.snapshot).value == pytest.approx(accuracy, abs=0.006)
     with safe_open(finished.folder / "model.safetensors", "pt") as file:
         assert file.metadata()["baked"] == "true"
 
 
 def test_fine_tuning_keeps_what_was_learned(tmp_path):
-    """Weights of a baked file, taken as they are, are so small that the first steps unlearn them: 76 % become 45 %."""
+    """Weights of a baked file, taken as they are, are so small that the first steps unlearn them:
+    76 % become 45 %.
+    """
     alone = {
         "data.clients": 1,
         "clients_per_round": 1,
         "data.partition": "iid",
         "training.batches_per_epoch": 20,
     }
-    learned = run(
-        tiny(**alone, **{"rounds": 2, "training.epochs": 5}), out=tmp_path / "first", workers=1
-    ).accuracy
+    first = tiny(**alone, **{"rounds": 2, "training.epochs": 5})
+    learned = run(first, out=tmp_path / "first", workers=1).accuracy
     given = {"model.init": str(tmp_path / "first" / "model.safetensors")}
     tuned = run(tiny(**alone, **given, rounds=1), out=tmp_path / "second", workers=1).accuracy
     assert learned > 0.6
@@ -257,11 +263,11 @@ def test_resuming_refuses_another_file(tmp_path, finished):
         pytest.raises(
             RunError, match=r"start.safetensors was changed since the run began; put it back"
         ),
-        Run.resume(tmp_path / "run", rounds=2),
+        Run.resume(tmp_path / "run", {"rounds": 2}),
     ):
         pass
     shutil.copy(tmp_path / "kept", path)
-    with Run.resume(tmp_path / "run", rounds=2, workers=1) as resumed:
+    with Run.resume(tmp_path / "run", {"rounds": 2}, workers=1) as resumed:
         assert resumed.go().weights == whole.weights
 
 
@@ -293,5 +299,5 @@ def test_settings_that_cannot_be(settings, message, tmp_path):
 
 def test_a_file_gives_all_weights_whatever_the_seed(finished):
     given = {"model.init": str(finished.folder / "checkpoints" / "last.safetensors")}
-    a, b = (build_workload(tiny(seed=seed, **given)).initial_params() for seed in (0, 1))
+    a, b = (simulate(tiny(seed=seed, **given)).model.initial_params() for seed in (0, 1))
     assert fingerprint(a) == fingerprint(b)

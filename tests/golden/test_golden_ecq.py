@@ -1,4 +1,4 @@
-"""Committed ecq packets: the bytes must stay readable by, and be written by, every platform and coder version."""
+"""Committed ecq packets: every platform and coder version must read them, and write them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A committed EDEN packet of three slices: any machine makes these bytes, and reads the same bits out of them."""
+"""A committed EDEN packet of three slices: any machine makes its bytes and reads the same bits."""
 
 import hashlib
 import json
@@ -10,16 +10,17 @@ from fedwsq.codecs import Eden, Packet
 
 GOLDEN = json.loads((Path(__file__).parent / "eden_stream.json").read_text())
 NONE = torch.empty(0)
-NUMEL, RATE, SEED = GOLDEN["numel"], GOLDEN["rate"], GOLDEN["seed"]
+NUMEL = GOLDEN["numel"]
+RATE = GOLDEN["rate"]
+SEED = GOLDEN["seed"]
 PACKET = Packet(
     bytes.fromhex("".join(GOLDEN["code"])), tuple(GOLDEN["side"]), RATE, NUMEL, own_scale=True
 )
 
 
 def test_the_packet_is_the_committed_one():
-    x = (
-        torch.arange(NUMEL) * 7919 % 2003 - 1001
-    ) / 1024  # no rounding anywhere: the same input everywhere
+    # No rounding anywhere: the same input everywhere.
+    x = (torch.arange(NUMEL) * 7919 % 2003 - 1001) / 1024
     assert Eden().encode(x, NONE, RATE, SEED) == PACKET
 
 

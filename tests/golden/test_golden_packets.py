@@ -20,14 +20,18 @@ def named(entry):
 
 @pytest.mark.parametrize("entry", GOLDEN["packets"], ids=named)
 def test_packet_is_the_committed_one(entry):
-    codec, shared = (
-        CODECS[entry["codec"]](**entry.get("settings", {})),
-        torch.tensor(entry["shared"]),
-    )
+    codec = CODECS[entry["codec"]](**entry.get("settings", {}))
+    shared = torch.tensor(entry["shared"])
     shape = tuple(entry.get("shape", [len(GOLDEN["input"])]))
     x = torch.tensor(GOLDEN["input"])[: math.prod(shape)].view(shape)
-    code, side = bytes.fromhex(entry["code"]), tuple(entry["side"])
-    expected = Packet(code, side, entry["rate"], x.numel(), entry["own_scale"], rows=rows_of(shape))
+    expected = Packet(
+        bytes.fromhex(entry["code"]),
+        tuple(entry["side"]),
+        entry["rate"],
+        x.numel(),
+        entry["own_scale"],
+        rows=rows_of(shape),
+    )
     assert codec.encode(x, shared, entry["rate"], seed=entry["seed"]) == expected
     codec.check(expected)
     decoded = codec.decode(expected, shared, seed=entry["seed"])

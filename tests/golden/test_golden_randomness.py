@@ -1,4 +1,4 @@
-"""What `docs/wire-format.md` says of seeds and generators, written out in plain integers, against the code."""
+"""What `docs/wire-format.md` says of seeds and generators, in plain integers, against the code."""
 
 import hashlib
 import itertools
@@ -11,10 +11,11 @@ import pytest
 import torch
 
 from fedwsq.codecs import Eden, Fixed, Nf, Qsgd, Rotated, Sign, Uq
+from fedwsq.codecs.base import name_of
 from fedwsq.codecs.levels import levels
 from fedwsq.core.types import Key
-from fedwsq.wire import Downlink, Link, Schema
-from fedwsq.wire.downlink import Public, step_forward
+from fedwsq.federation.downlink import Chain, PublicModel
+from fedwsq.wire import Downlink, Kind, Line, Link, Message, Schema, decode
 from fedwsq.wire.message import EVERYONE
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
@@ -31,9 +32,8 @@ def derived(*parts):
     text = b""
     for part in parts:
         written = str(part).encode()
-        text += (
-            (b"s" if isinstance(part, str) else b"i") + str(len(written)).encode() + b":" + written
-        )
+        kind = b"s" if isinstance(part, str) else b"i"
+        text += kind + str(len(written)).encode() + b":" + written
     digest = hashlib.blake2b(text, digest_size=8, person=b"fedwsq.seed").digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -61,7 +61,8 @@ def pcg64(seed):
     def hashing(a, factor):
         def mix(v):
             nonlocal a
-            v, a = v ^ a, a * factor & LOW32
+            v = v ^ a
+            a = a * factor & LOW32
             v = v * a & LOW32
             return v ^ v >> 16
 
@@ -74,12 +75,14 @@ def pcg64(seed):
         p[j] = r ^ r >> 16
     mix = hashing(0x8B51F9DD, 0x58F38DED)
     q = [mix(word) for word in p + p]
-    m, whole = 0x2360ED051FC65DA44385DF649FCCF645, 2**128 - 1
+    m = 0x2360ED051FC65DA44385DF649FCCF645
+    whole = 2**128 - 1
     c = 2 * (q[5] << 96 | q[4] << 64 | q[7] << 32 | q[6]) + 1 & whole
     state = (c + (q[1] << 96 | q[0] << 64 | q[3] << 32 | q[2])) * m + c & whole
     while True:
         state = state * m + c & whole
-        x, turn = state >> 64 ^ state & 2**64 - 1, state >> 122
+        x = state >> 64 ^ state & 2**64 - 1
+        turn = state >> 122
         yield (x >> turn | x << 64 - turn) & 2**64 - 1
 
 
@@ -126,13 +129,8 @@ def test_the_worked_numbers_of_the_document():
     seed = tensor_seed(KEY)
     assert seed == int(worked(r"The tensor's seed is (\d+)"))
     text = worked(r"\n    (i1:7s5.*)\n").encode()
-    assert (
-        int.from_bytes(
-            hashlib.blake2b(text, digest_size=8, person=b"fedwsq.seed").digest(), "little"
-        )
-        >> 1
-        == seed
-    )
+    digest = hashlib.blake2b(text, digest_size=8, person=b"fedwsq.seed").digest()
+    assert int.from_bytes(digest, "little") >> 1 == seed
     assert draws(seed, 1) == [int(worked(r"starts with u = (\d+) / 2\^24")) / 2**24]
     assert derived(seed, "rotation") == int(worked(r"The rotation's seed is\s(\d+)"))
     first = int(worked(r"first output of its PCG64 is `([0-9a-f]+)`"), 16)
@@ -144,10 +142,8 @@ def test_the_worked_numbers_of_the_document():
 @pytest.mark.parametrize("seed", [0, 7, 2**32 - 1, 2**40 + 5, 2**63 - 1])
 def test_the_generators_are_those_of_torch_and_numpy(seed):
     assert list(itertools.islice(pcg64(seed), 20)) == np.random.PCG64(seed).random_raw(20).tolist()
-    assert (
-        draws(seed, 1500)
-        == torch.rand(1500, generator=torch.Generator().manual_seed(seed)).tolist()
-    )
+    theirs = torch.rand(1500, generator=torch.Generator().manual_seed(seed))
+    assert draws(seed, 1500) == theirs.tolist()
 
 
 def uq_code(x, u):
@@ -169,34 +165,38 @@ def nf_code(x, u):
 CODES = {Uq(): uq_code, Qsgd(): qsgd_code, Nf(rounding="stochastic"): nf_code}
 
 
-@pytest.mark.parametrize("codec", CODES, ids=lambda codec: codec.name)
+def ratios(packet):
+    """The elements over the packet's scale."""
+    return DELTA["delta"]["conv.weight"].flatten().numpy() / np.float32(packet.side[0])
+
+
+def line_of(codec, bits):
+    return Line(Link(codec, Fixed(bits), "all"), SCHEMA)
+
+
+@pytest.mark.parametrize("codec", CODES, ids=name_of)
 def test_random_rounding_is_as_described(codec):
-    link = Link(codec, Fixed(4), "all")
-    packet = link.send(DELTA, {}, KEY, (4.0,), SCHEMA).packets["delta"]["conv.weight"]
-    ratios = DELTA["delta"]["conv.weight"].flatten().numpy() / np.float32(packet.side[0])
-    expected = [
-        CODES[codec](x, u) for x, u in zip(ratios, draws(tensor_seed(KEY), 30), strict=True)
-    ]
-    assert unpacked(packet.code, 4, 30) == expected
+    packets = line_of(codec, 4).send(DELTA, {}, KEY, (4.0,)).packets
+    packet = packets["delta"]["conv.weight"]
+    pairs = zip(ratios(packet), draws(tensor_seed(KEY), 30), strict=True)
+    assert unpacked(packet.code, 4, 30) == [CODES[codec](x, u) for x, u in pairs]
 
 
 def test_a_rotation_is_undone_as_described():
-    link = Link(Eden(), Fixed(4), "all")
-    packets = link.send(DELTA, {}, KEY, (4.0,), SCHEMA).packets
+    line = line_of(Eden(), 4)
+    packets = line.send(DELTA, {}, KEY, (4.0,)).packets
     packet = packets["delta"]["conv.weight"]
     q = np.array(levels(4, "lloyd-max"), np.float32)
     values = q[unpacked(packet.code, 4, 64)] * np.float32(packet.side[0])
     expected = rotated_back(values, tensor_seed(KEY))[:30]
-    assert (
-        link.receive(packets, {}, KEY, SCHEMA)["delta"]["conv.weight"].flatten().tolist()
-        == expected.tolist()
-    )
+    received = line.receive(packets, {}, KEY)["delta"]["conv.weight"]
+    assert received.flatten().tolist() == expected.tolist()
 
 
 def test_an_inner_codec_draws_from_a_seed_of_its_own():
-    link = Link(Rotated(Sign(rounding="stochastic")), Fixed(1), "all")
-    packets = link.send(DELTA, {}, KEY, (1.0,), SCHEMA).packets
-    packet, seed = packets["delta"]["conv.weight"], tensor_seed(KEY)
+    line = line_of(Rotated(Sign(rounding="stochastic")), 1)
+    packet = line.send(DELTA, {}, KEY, (1.0,)).packets["delta"]["conv.weight"]
+    seed = tensor_seed(KEY)
     d, d2 = signs(seed, 64)
     x = np.zeros(64, np.float32)
     x[:30] = DELTA["delta"]["conv.weight"].flatten()
@@ -206,11 +206,12 @@ def test_an_inner_codec_draws_from_a_seed_of_its_own():
 
 
 def test_a_chain_s_difference_has_the_seed_of_its_round_and_plain_name():
-    link = Downlink(Uq(), Fixed(4), "all", mode="chain")
-    params = {"params": {"conv.weight": torch.zeros(2, 3, 5)}}
-    target = {"params": DELTA["delta"]}
-    _, packets = step_forward(link, Public(params, {}), target, Key(7, 17, EVERYONE), SCHEMA)
-    packet = packets["17 params"]["conv.weight"]
-    ratios = DELTA["delta"]["conv.weight"].flatten().numpy() / np.float32(packet.side[0])
+    chain = Chain(Downlink(Uq(), Fixed(4), "all", mode="chain"), SCHEMA)
+    before = PublicModel({"params": {"conv.weight": torch.zeros(2, 3, 5)}}, {})
+    key = Key(7, 17, EVERYONE)
+    empty = Message(Kind.BROADCAST, key, bytes(16))
+    sent = chain.broadcast({"params": DELTA["delta"]}, empty, before)
+    packet = decode(sent.body, SCHEMA).packets["17 params"]["conv.weight"]
     u = draws(tensor_seed(Key(7, 17, 18446744073709551615), "params"), 30)
-    assert unpacked(packet.code, 4, 30) == [uq_code(*pair) for pair in zip(ratios, u, strict=True)]
+    pairs = zip(ratios(packet), u, strict=True)
+    assert unpacked(packet.code, 4, 30) == [uq_code(*pair) for pair in pairs]

@@ -1,4 +1,4 @@
-"""A tiny world for laws over whole rounds: forty digits, a network of a few hundred weights, with stages."""
+"""A tiny world for laws over whole rounds: forty digits, a staged net of a few hundred weights."""
 
 import itertools
 import os
@@ -26,8 +26,9 @@ def tiny_net(classes: int = 10, channels: int = 1) -> Staged:
 
 
 def mortal_net(classes: int = 10, channels: int = 1) -> Staged:
-    """The same network; in the training pass whose number is in $TEST_KILLED_IN, its process is killed."""
-    model, passes = tiny_net(classes, channels), itertools.count(1)
+    """The same network; the training pass with the number $TEST_KILLED_IN kills its process."""
+    model = tiny_net(classes, channels)
+    passes = itertools.count(1)
 
     def kill(module: nn.Module, inputs: object) -> None:
         if module.training and str(next(passes)) == os.environ.get("TEST_KILLED_IN"):

@@ -1,17 +1,15 @@
-"""What must hold for every algorithm, with and without weight standardization, whatever the codec."""
+"""What must hold for every algorithm, with and without weight standardization, in any codec."""
 
 import pytest
 import torch
 
 from fedwsq.algorithms import ALGORITHMS
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation.server import Federation, first_snapshot
-from fedwsq.federation.site import Site
-from fedwsq.federation.workload import build_workload
-from fedwsq.plan.build import dump_plan, make_plan
-from fedwsq.plan.methods import METHODS
-from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
-from fedwsq.transports.pool import Pool, Serial
+from fedwsq.federation.server import first_snapshot
+from fedwsq.federation.simulation import simulate
+from fedwsq.plan import METHODS, make_plan
+from fedwsq.runs import load_snapshot, save_snapshot
+from shared_pool import SharedPool
 
 CPU = torch.device("cpu")
 WORLD = {
@@ -44,17 +42,17 @@ def tiny_plan(algorithm, standardize="none", codec="float32", **more):
 
 
 @pytest.fixture(scope="module")
-def pool():
-    shared = Pool(dump_plan(tiny_plan("fedavg")), 2, CPU)
+def pool(tmp_path_factory):
+    shared = SharedPool(tmp_path_factory.mktemp("pool"), workers=2)
     yield shared
     shared.close()
 
 
-def outcome(federation, rounds):
-    records = [federation.step() for _ in range(rounds)]
+def outcome(server, rounds):
+    records = [server.step() for _ in range(rounds)]
     assert [record.failures for record in records] == [{}] * rounds
     sent = [(record.uplink_bytes, record.downlink_bytes) for record in records]
-    return fingerprint(federation.params), sent, [record.test_accuracy for record in records]
+    return fingerprint(server.params), sent, [record.test_accuracy for record in records]
 
 
 @pytest.mark.parametrize(("algorithm", "standardize", "codec"), CASES)
@@ -62,34 +60,32 @@ def test_rounds_are_the_same_serial_on_a_pool_and_after_resume(
     algorithm, standardize, codec, pool, tmp_path
 ):
     plan = tiny_plan(algorithm, standardize, codec)
-    workload = build_workload(plan)
-    start = first_snapshot(workload)
+    simulation = simulate(plan)
+    start = first_snapshot(simulation.charter)
+    before = fingerprint(start.server["params"])
 
     save_snapshot(tmp_path / "start", start)
-    assert fingerprint(load_snapshot(tmp_path / "start")[0].server["params"]) == fingerprint(
-        start.server["params"]
-    )
+    loaded, _ = load_snapshot(tmp_path / "start")
+    assert fingerprint(loaded.server["params"]) == before
 
-    serial = Federation(workload, Serial(Site(workload, CPU, tmp_path / "serial")), start)
+    serial = simulation.server(simulation.serial(CPU, tmp_path / "serial"), start)
     first = outcome(serial, 1)
-    assert first[0] != fingerprint(start.server["params"]), "the round did not change the model"
+    assert first[0] != before, "the round did not change the model"
     save_snapshot(tmp_path / "checkpoints", serial.snapshot)
     second = outcome(serial, 1)
-    assert all(
-        torch.isfinite(x).all()
-        for vector in serial.snapshot.server.values()
-        for x in vector.values()
-    )
+    for vector in serial.snapshot.server.values():
+        assert all(torch.isfinite(x).all() for x in vector.values())
 
-    pool.adopt(dump_plan(plan), CPU, tmp_path / "pool")
-    side_by_side = Federation(workload, pool, start)
+    pool.adopt(plan, tmp_path / "pool")
+    side_by_side = simulation.server(pool, start)
     assert outcome(side_by_side, 1) == first
     assert outcome(side_by_side, 1) == second
 
-    # Round 2 once more, from the checkpoint, over memory that has seen it already: nobody advances twice.
+    # Round 2 once more, from the checkpoint, over memory that has seen it already: nobody advances
+    # twice.
     snapshot, warning = load_snapshot(tmp_path / "checkpoints")
     assert not warning
-    again = Federation(workload, Serial(Site(workload, CPU, tmp_path / "serial")), snapshot)
+    again = simulation.server(simulation.serial(CPU, tmp_path / "serial"), snapshot)
     assert outcome(again, 1) == second
 
 
@@ -99,20 +95,20 @@ def test_an_update_differs_from_fedavg(algorithm, tmp_path):
     exchange = {"algorithm.exchange": "wsp"} if algorithm == "fedwon" else {}
     results = []
     for name, more in (("fedavg", {}), (algorithm, exchange)):
-        workload = build_workload(tiny_plan(name, axis, **more))
-        federation = Federation(workload, Serial(Site(workload, CPU, tmp_path / name)))
-        results.append(outcome(federation, 2)[0])
+        simulation = simulate(tiny_plan(name, axis, **more))
+        server = simulation.server(simulation.serial(CPU, tmp_path / name))
+        results.append(outcome(server, 2)[0])
     assert results[0] != results[1]
 
 
 def test_what_a_method_sends_beyond_fedavg_is_counted(tmp_path):
     sent = {}
     for name in ("fedavg", "scaffold", "fedsmoo", "fedcm", "feddyn"):
-        workload = build_workload(tiny_plan(name))
-        record = Federation(workload, Serial(Site(workload, CPU, tmp_path / name))).step()
+        simulation = simulate(tiny_plan(name))
+        record = simulation.server(simulation.serial(CPU, tmp_path / name)).step()
         sent[name] = (record.uplink_bytes, record.downlink_bytes)
     up, down = sent["fedavg"]
-    weights = 4 * sum(workload.schema.sizes.values())
+    weights = 4 * sum(simulation.charter.schema.sizes.values())
     assert sent["feddyn"] == (up, down)
     for name in ("scaffold", "fedsmoo"):
         assert sent[name][0] - up > 3 * weights
@@ -123,7 +119,6 @@ def test_what_a_method_sends_beyond_fedavg_is_counted(tmp_path):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_runs_by_its_name(method, tmp_path):
-    plan = make_plan({}, {"method": method, **WORLD})
-    workload = build_workload(plan)
-    federation = Federation(workload, Serial(Site(workload, CPU, tmp_path)))
-    assert not federation.step().failures
+    simulation = simulate(make_plan({}, {"method": method, **WORLD}))
+    server = simulation.server(simulation.serial(CPU, tmp_path))
+    assert not server.step().failures

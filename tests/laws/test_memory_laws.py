@@ -1,4 +1,4 @@
-"""Methods whose clients remember: kills, lost replies and fallen-back checkpoints must not show in the weights."""
+"""Methods whose clients remember: kills, lost replies and old checkpoints leave no trace."""
 
 import os
 import signal
@@ -10,13 +10,12 @@ import torch
 from test_algorithm_laws import tiny_plan
 
 from fedwsq.core.tree import fingerprint
-from fedwsq.federation.server import Federation, first_snapshot
-from fedwsq.federation.site import Site
-from fedwsq.federation.workload import build_workload
-from fedwsq.plan.build import dump_plan
-from fedwsq.runs.checkpoint import LAST, load_snapshot, save_snapshot
-from fedwsq.runs.run import Run, run
-from fedwsq.transports.pool import Serial
+from fedwsq.federation.server import first_snapshot
+from fedwsq.federation.simulation import simulate
+from fedwsq.plan import dump_plan
+from fedwsq.runs import Run, load_snapshot, run, save_snapshot
+from fedwsq.runs.checkpoint import LAST
+from fedwsq.wire import Kind, kind_of
 from harness import rows
 
 CPU = torch.device("cpu")
@@ -57,30 +56,30 @@ class Crash(Exception):
 
 
 class Troubled:
-    """A real serial backend with trouble on the line."""
+    """A real serial transport with trouble on the line."""
 
     def __init__(self, inner, crash_in=0, lose_in=0):
-        self.inner, self.crash_in, self.lose_in = inner, crash_in, lose_in
+        self.inner = inner
+        self.crash_in = crash_in
+        self.lose_in = lose_in
 
     def dispatch(self, body, orders):
         number = orders[0].key.round
+        training = kind_of(orders[0].head) is Kind.ORDER
         for done, answer in enumerate(self.inner.dispatch(body, orders)):
-            if number == self.crash_in and done == 3:
+            if training and number == self.crash_in and done == 3:
                 raise Crash
-            if number != self.lose_in or done != 1:
+            lost = training and number == self.lose_in and done == 1
+            if not lost:
                 yield answer
-
-    def evaluate(self, body, starts):
-        return self.inner.evaluate(body, starts)
 
     def close(self):
         self.inner.close()
 
 
-def federation(workload, folder, snapshot, **trouble):
-    return Federation(
-        workload, Troubled(Serial(Site(workload, CPU, folder / "clients")), **trouble), snapshot
-    )
+def serve(simulation, folder, snapshot, **trouble):
+    transport = Troubled(simulation.serial(CPU, folder / "clients"), **trouble)
+    return simulation.server(transport, snapshot)
 
 
 def advance(server, folder, until):
@@ -92,30 +91,29 @@ def advance(server, folder, until):
 
 @every_memory
 def test_disturbed_and_undisturbed_runs_end_alike(algorithm, settings, tmp_path):
-    workload = build_workload(
-        tiny_plan(algorithm, **{"data.clients": 6, "clients_per_round": 5}, **settings)
-    )
-    start = first_snapshot(workload)
-    calm = federation(workload, tmp_path / "calm", start)
+    cohort = {"data.clients": 6, "clients_per_round": 5}
+    simulation = simulate(tiny_plan(algorithm, **cohort, **settings))
+    start = first_snapshot(simulation.charter)
     (tmp_path / "calm").mkdir()
+    calm = serve(simulation, tmp_path / "calm", start)
     advance(calm, tmp_path / "calm", ROUNDS)
 
     folder = tmp_path / "stormy"
     folder.mkdir()
-    server = federation(workload, folder, start, crash_in=3, lose_in=4)
+    server = serve(simulation, folder, start, crash_in=3, lose_in=4)
     with pytest.raises(Crash):  # after 3 of 5 clients replied
         advance(server, folder, ROUNDS)
-    server = federation(workload, folder, load_snapshot(folder / "checkpoints")[0], lose_in=4)
+    server = serve(simulation, folder, load_snapshot(folder / "checkpoints")[0], lose_in=4)
     advance(server, folder, 4)  # round 4 loses a reply, and is over
     assert server.snapshot.accepted.tolist() != calm.snapshot.accepted.tolist()
+
+    # Back to round 3: the round of the lost reply runs again.
     damaged = folder / "checkpoints" / LAST
-    damaged.write_bytes(
-        damaged.read_bytes()[:-40]
-    )  # back to round 3: the lost reply's round runs again
+    damaged.write_bytes(damaged.read_bytes()[:-40])
     snapshot, warning = load_snapshot(folder / "checkpoints")
     assert snapshot.round == 3
     assert "damaged" in warning
-    advance(federation(workload, folder, snapshot), folder, ROUNDS)
+    advance(serve(simulation, folder, snapshot), folder, ROUNDS)
 
     final, _ = load_snapshot(folder / "checkpoints")
     for vector, params in calm.snapshot.server.items():
@@ -124,26 +122,43 @@ def test_disturbed_and_undisturbed_runs_end_alike(algorithm, settings, tmp_path)
 
 @every_memory
 def test_a_real_kill_leaves_no_trace(algorithm, settings, tmp_path):
-    """Three clients a round take two steps each, of one pass or two: in the 18th, others of that round have replied."""
+    """Three clients a round take two steps each, of one pass or two: in the 18th, others of that
+    round have replied.
+    """
     mortal = {"rounds": ROUNDS, "model.name": "laws_world:mortal_net"}
     plan = tiny_plan(algorithm, **mortal, **settings)
     (tmp_path / "plan.toml").write_text(dump_plan(plan))
-    command = [
-        sys.executable,
-        "-m",
-        "fedwsq.cli",
-        "run",
-        "plan.toml",
-        "--out",
-        "killed",
-        "--workers",
-        "1",
-    ]
+    words = ["run", "plan.toml", "--out", "killed", "--workers", "1"]
+    command = [sys.executable, "-m", "fedwsq.cli", *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TEST_KILLED_IN": "18"}
-    assert (
-        subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL).returncode
-        == -signal.SIGKILL
-    )
+    killed = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL)
+    assert killed.returncode == -signal.SIGKILL
     assert len(rows(tmp_path / "killed")) == (1 if algorithm == "fedsmoo" else 2)
     with Run.resume(tmp_path / "killed", workers=1) as resumed:
         assert resumed.go().weights == run(plan, out=tmp_path / "calm", workers=1).weights
+
+
+@pytest.mark.parametrize("settings", [{}, FEEDBACK], ids=["plain", "feedback"])
+@pytest.mark.parametrize(
+    ("algorithm", "ours", "theirs"),
+    [("scaffold", "control", "control"), ("feddyn", "h", "g"), ("fedsmoo", "h", "h")],
+)
+def test_what_both_ends_keep_is_the_same_sum(algorithm, ours, theirs, settings, tmp_path):
+    """The server's is the mean of all clients', though one bit a weight goes up and a reply is
+    lost.
+    """
+    simulation = simulate(tiny_plan(algorithm, codec="danuq1", aggregation="uniform", **settings))
+    start = first_snapshot(simulation.charter)
+    server = serve(simulation, tmp_path, start, lose_in=2)
+    assert [server.step().failed for _ in range(4)] == [0, 1, 0, 0]
+
+    store = simulation.site(CPU, tmp_path / "clients").store
+    memories = [
+        store.load(client, accepted).algorithm[theirs]
+        for client, accepted in enumerate(server.snapshot.accepted.tolist())
+        if accepted
+    ]
+    for name, kept in server.snapshot.server[ours].items():
+        mean = sum(memory[name] for memory in memories) / simulation.plan.data.clients
+        torch.testing.assert_close(kept, mean, rtol=1e-5, atol=1e-6 * float(mean.abs().max()))
+        assert mean.any()

@@ -1,4 +1,4 @@
-"""The paper's other backbones: exact sizes, blocks against plain references, and weight standardization on them."""
+"""The paper's other backbones: exact sizes, blocks against plain references, and WS on them."""
 
 import math
 
@@ -79,9 +79,8 @@ def random_norms(model: nn.Module) -> nn.Module:
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_number_of_parameters(name):
-    assert (
-        tuple(parameters(MODELS[name](classes)) for classes in (10, 100, 200)) == PARAMETERS[name]
-    )
+    counts = [parameters(MODELS[name](classes)) for classes in (10, 100, 200)]
+    assert counts == list(PARAMETERS[name])
 
 
 def test_resnet34_parameters_by_hand():
@@ -110,9 +109,11 @@ def test_the_mobilevits_have_the_published_sizes_at_1000_classes():
 @pytest.mark.parametrize("size", [32, 64])
 def test_shapes_and_resuming_at_every_level(name, size):
     torch.manual_seed(0)
-    model, x = random_norms(MODELS[name](classes=10)).eval(), torch.randn(1, 3, size, size)
+    model = random_norms(MODELS[name](classes=10)).eval()
+    x = torch.randn(1, 3, size, size)
     with torch.no_grad():
-        logits, features = model(x), model.features(x)
+        logits = model(x)
+        features = model.features(x)
         assert logits.shape == (1, 10)
         expected = [(c, *[s * size // 32 for s in side * 2]) for c, *side in SHAPES[name]]
         assert [tuple(f.shape[1:]) for f in features] == expected
@@ -123,9 +124,8 @@ def test_shapes_and_resuming_at_every_level(name, size):
 
 
 @pytest.mark.parametrize("name", BACKBONES)
-@pytest.mark.parametrize(
-    ("channels", "size"), [(1, 28), (2, 32)]
-)  # 28 is 14, 7 and 4 at the transformers
+# 28 is 14, 7 and 4 at the transformers.
+@pytest.mark.parametrize(("channels", "size"), [(1, 28), (2, 32)])
 def test_other_channels_and_sizes_that_do_not_halve_evenly(name, channels, size):
     with torch.no_grad():
         logits = MODELS[name](classes=5, channels=channels)(torch.randn(2, channels, size, size))
@@ -138,12 +138,12 @@ def test_other_channels_and_sizes_that_do_not_halve_evenly(name, channels, size)
 
 def test_vgg9_is_the_textbook_chain():
     torch.manual_seed(0)
-    model, x = random_norms(vgg9()), torch.randn(2, 3, 32, 32)
-    convs, norms, linears = (
-        [m for m in model.modules() if isinstance(m, k)]
-        for k in (nn.Conv2d, nn.GroupNorm, nn.Linear)
-    )
-    widths, convs, norms, linears = [], iter(convs), iter(norms), list(linears)
+    model = random_norms(vgg9())
+    x = torch.randn(2, 3, 32, 32)
+    convs = (m for m in model.modules() if isinstance(m, nn.Conv2d))
+    norms = (m for m in model.modules() if isinstance(m, nn.GroupNorm))
+    linears = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    widths = []
     out = x
     for step in (32, 64, "M", 128, 128, "M", 256, 256, "M"):
         if step == "M":
@@ -153,9 +153,9 @@ def test_vgg9_is_the_textbook_chain():
         widths.append(conv.out_channels)
         out = F.relu(next(norms)(conv(out)))
         # N(0, 2 / (9 out)), five standard errors wide.
-        assert conv.weight.std().item() == pytest.approx(
-            math.sqrt(2 / (9 * conv.out_channels)), rel=5 / math.sqrt(2 * conv.weight.numel())
-        )
+        expected = math.sqrt(2 / (9 * conv.out_channels))
+        wide = 5 / math.sqrt(2 * conv.weight.numel())
+        assert conv.weight.std().item() == pytest.approx(expected, rel=wide)
         assert not conv.bias.any()
     assert widths == [32, 64, 128, 128, 256, 256]
     assert out.shape[1:] == (256, 4, 4)  # so that averaging to 4x4 changes nothing
@@ -166,7 +166,8 @@ def test_vgg9_is_the_textbook_chain():
 
 def test_squeezenet_is_the_published_chain():
     torch.manual_seed(0)
-    model, x = random_norms(squeezenet(classes=7)), torch.randn(2, 3, 32, 32)
+    model = random_norms(squeezenet(classes=7))
+    x = torch.randn(2, 3, 32, 32)
     fires = [m for m in model.modules() if isinstance(m, Fire)]
     assert [(f.small.conv.out_channels * 2, f.squeeze.conv.out_channels) for f in fires] == [
         (128, 16), (128, 16), (256, 32), (256, 32), (384, 48), (384, 48), (512, 64), (512, 64)
@@ -195,7 +196,8 @@ def test_squeezenet_is_the_published_chain():
 @pytest.mark.parametrize(("inputs", "stride"), [(240, 1), (24, 2)])
 def test_shuffle_unit_is_the_published_one(inputs, stride):
     torch.manual_seed(0)
-    unit, x = random_norms(ShuffleUnit(inputs, 240, stride)), torch.randn(2, inputs, 8, 8).relu()
+    unit = random_norms(ShuffleUnit(inputs, 240, stride))
+    x = torch.randn(2, inputs, 8, 8).relu()
     reduced = F.relu(unit.reduce(x))
     shuffled = torch.empty_like(reduced)
     for channel in range(60):  # the j-th channel of group i goes to place 3 j + i
@@ -204,20 +206,16 @@ def test_shuffle_unit_is_the_published_one(inputs, stride):
     out = unit.expand(unit.depthwise(shuffled))
     expected = x + out if stride == 1 else torch.cat([F.avg_pool2d(x, 3, 2, 1), out], dim=1)
     torch.testing.assert_close(unit(x), expected)
-    assert (unit.reduce.conv.groups, unit.depthwise.conv.groups, unit.expand.conv.groups) == (
-        3,
-        60,
-        3,
-    )
+    assert unit.reduce.conv.groups == unit.expand.conv.groups == 3
+    assert unit.depthwise.conv.groups == 60
     assert expected.shape[1] == 240
 
 
 def test_shufflenet_has_4_8_and_4_units_and_biases():
     model = shufflenet()
     assert [len(stage) for stage in model.stages] == [4, 8, 4]
-    assert [[unit.stride for unit in stage] for stage in model.stages] == [
-        [2, *[1] * (n - 1)] for n in (4, 8, 4)
-    ]
+    for stage in model.stages:
+        assert [unit.stride for unit in stage] == [2] + [1] * (len(stage) - 1)
     assert all(m.bias is not None for m in model.modules() if isinstance(m, nn.Conv2d))
 
 
@@ -226,7 +224,8 @@ def test_unfolding_groups_the_pixels_at_the_same_place_of_their_patches():
     sequences = unfold(x)
     assert sequences.shape == (8, 6, 3)
     for batch, row, column in ((0, 0, 0), (1, 2, 3), (0, 3, 4)):
-        place, patch = 2 * (row % 2) + column % 2, 3 * (row // 2) + column // 2
+        place = 2 * (row % 2) + column % 2
+        patch = 3 * (row // 2) + column // 2
         assert torch.equal(sequences[4 * batch + place, patch], x[batch, :, row, column])
     assert torch.equal(fold(sequences, (4, 6)), x)
     last = x.contiguous(memory_format=torch.channels_last)
@@ -236,7 +235,8 @@ def test_unfolding_groups_the_pixels_at_the_same_place_of_their_patches():
 
 def test_encoder_is_torchs_own_transformer_layer():
     torch.manual_seed(0)
-    encoder, x = random_norms(Encoder(8)), torch.randn(3, 5, 8)
+    encoder = random_norms(Encoder(8))
+    x = torch.randn(3, 5, 8)
     reference = nn.TransformerEncoderLayer(
         8, 4, 16, 0.0, activation=F.silu, batch_first=True, norm_first=True
     )
@@ -258,7 +258,8 @@ def test_encoder_is_torchs_own_transformer_layer():
 
 def test_mobilevit_block_with_its_embedding_as_the_original_1x1_convolution():
     torch.manual_seed(0)
-    block, x = random_norms(MobileViTBlock(6, 8, 2)), torch.randn(2, 6, 4, 8)
+    block = random_norms(MobileViTBlock(6, 8, 2))
+    x = torch.randn(2, 6, 4, 8)
     local = F.conv2d(F.silu(block.local(x)), block.embed.weight[:, :, None, None])
     seen = block.project(fold(block.encoders(unfold(local)), (4, 8)))
     torch.testing.assert_close(block(x), block.merge(torch.cat([x, F.silu(seen)], dim=1)))
@@ -273,14 +274,8 @@ def test_mobilevit_layout():
     assert [m.depthwise.conv.stride[0] for m in residuals] == [1, 1, 1, 1, 2, 2, 2]
     assert [m.residual for m in residuals] == [True, False, True, True, False, False, False]
     # An activation on entry where the feature has not had one.
-    assert [type(stage[0]) is nn.SiLU for stage in model.stages] == [
-        True,
-        False,
-        False,
-        True,
-        True,
-        True,
-    ]
+    activated = [type(stage[0]) is nn.SiLU for stage in model.stages]
+    assert activated == [True, False, False, True, True, True]
     x = torch.randn(1, 16, 8, 8)
     inner = residuals[0].depthwise(F.silu(residuals[0].expand(x)))
     torch.testing.assert_close(residuals[0](x), x + residuals[0].project(F.silu(inner)))
@@ -292,9 +287,8 @@ def test_mobilevit_layout():
 @pytest.mark.parametrize("name", BACKBONES)
 def test_a_step_with_weight_standardization_reaches_every_parameter(name):
     torch.manual_seed(0)
-    model = (
-        WeightStandardization().apply(MODELS[name](classes=4)).to(memory_format=torch.channels_last)
-    )
+    model = WeightStandardization().apply(MODELS[name](classes=4))
+    model = model.to(memory_format=torch.channels_last)
     check_model(model)
     convs = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
     assert all(type(m) is WSConv2d for m in convs)
@@ -328,10 +322,8 @@ def test_grouped_and_depthwise_convolutions_against_one_channel_at_a_time(groups
     layer = standardize(layer, rho=0.5)
     x = torch.randn(2, 12, 5, 5, dtype=torch.float64)
     if last:
-        layer, x = (
-            layer.to(memory_format=torch.channels_last),
-            x.contiguous(memory_format=torch.channels_last),
-        )
+        layer = layer.to(memory_format=torch.channels_last)
+        x = x.contiguous(memory_format=torch.channels_last)
     width = 12 // groups
     for channel in range(outputs):
         group = channel // (outputs // groups)
@@ -340,12 +332,9 @@ def test_grouped_and_depthwise_convolutions_against_one_channel_at_a_time(groups
         mean = sum(w) / len(w)
         std = (sum((w - mean) ** 2) / (len(w) - 1)) ** 0.5
         kernel = (0.5 * (w - mean) / (std + 1e-5)).view(1, width, 3, 3)
-        expected = F.conv2d(
-            x[:, group * width : (group + 1) * width],
-            kernel,
-            0.5 * layer.bias[channel : channel + 1],
-            padding=1,
-        )
+        seen = x[:, group * width : (group + 1) * width]
+        bias = 0.5 * layer.bias[channel : channel + 1]
+        expected = F.conv2d(seen, kernel, bias, padding=1)
         torch.testing.assert_close(layer(x)[:, channel : channel + 1], expected)
 
 

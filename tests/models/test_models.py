@@ -62,7 +62,8 @@ def test_four_dimensional_parameters_are_the_convolutions(name, count):
 
 @pytest.mark.parametrize("size", [32, 64])
 def test_resnet18_stages_halve_the_image_three_times(size):
-    model, x = resnet18(200), torch.randn(1, 3, size, size)
+    model = resnet18(200)
+    x = torch.randn(1, 3, size, size)
     with torch.no_grad():
         shapes = [tuple(f.shape[1:]) for f in model.features(x)]
         assert shapes == [
@@ -82,7 +83,8 @@ def test_cnn_and_resnet8_shapes():
 @pytest.mark.parametrize("name", MODELS)
 def test_resuming_at_any_level_is_the_forward_pass(name):
     model, x = build(name)
-    logits, features = model(x), model.features(x)
+    logits = model(x)
+    features = model.features(x)
     assert len(features) == len(model.stages) + 1
     for level, feature in enumerate(features):
         before = feature.clone()

@@ -1,4 +1,4 @@
-"""BatchNorm to GroupNorm, for models from elsewhere; and what the model check says about norms that remember."""
+"""BatchNorm to GroupNorm, and what the model check says about norms that remember."""
 
 import copy
 
@@ -32,13 +32,13 @@ def trained(kind: type[nn.Module], **settings: object) -> nn.Module:
 @pytest.mark.parametrize("groups", [1, 2, 3, 6])
 def test_the_layer_that_results_normalizes_groups_and_keeps_the_affine_part(kind, groups):
     torch.manual_seed(0)
-    norm, x = trained(kind), INPUTS[kind]
+    norm = trained(kind)
+    x = INPUTS[kind]
     model = nn.Sequential(nn.Identity(), norm)
     assert replace_batchnorm(model, groups) is model
     grouped = x.reshape(3, groups, -1)
-    flat = (grouped - grouped.mean(2, keepdim=True)) / (
-        grouped.var(2, correction=0, keepdim=True) + 1e-5
-    ).sqrt()
+    centred = grouped - grouped.mean(2, keepdim=True)
+    flat = centred / (grouped.var(2, correction=0, keepdim=True) + 1e-5).sqrt()
     shape = (6, *[1] * (x.dim() - 2))
     expected = flat.view_as(x) * norm.weight.view(shape) + norm.bias.view(shape)
     torch.testing.assert_close(model(x), expected)
@@ -63,11 +63,9 @@ def test_settings_that_carry_over_and_the_one_that_does_not():
     assert torch.isfinite(plain(torch.randn(2, 4, 3, 3))).all()
     frozen = nn.Sequential(nn.BatchNorm2d(4)).double().eval().requires_grad_(False)
     norm = replace_batchnorm(frozen)[0]
-    assert (norm.training, norm.weight.requires_grad, norm.weight.dtype) == (
-        False,
-        False,
-        torch.float64,
-    )
+    assert not norm.training
+    assert not norm.weight.requires_grad
+    assert norm.weight.dtype == torch.float64
 
 
 class User(nn.Module):
@@ -75,7 +73,8 @@ class User(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.conv, self.bn = nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8)
+        self.conv = nn.Conv2d(3, 8, 3, bias=False)
+        self.bn = nn.BatchNorm2d(8)
         self.body = nn.ModuleDict(
             {"a": nn.Sequential(nn.Conv2d(8, 8, 1), nn.BatchNorm2d(8)), "b": nn.ReLU()}
         )
@@ -90,7 +89,8 @@ class User(nn.Module):
 
 def test_a_whole_model_becomes_one_that_can_be_federated_and_learns():
     torch.manual_seed(0)
-    model, x = User(), torch.randn(8, 3, 6, 6)
+    model = User()
+    x = torch.randn(8, 3, 6, 6)
     with pytest.raises(
         ConfigError,
         match=r"layer 'bn' is BatchNorm2d.*GroupNorm\(2, 8\).*replace_batchnorm\(model\)",

@@ -29,6 +29,7 @@ from fedwsq.models import (
     standardize_scaled,
 )
 from fedwsq.models.scaled import GAMMA_RELU
+from fedwsq.training.local import snapshot
 
 W = torch.tensor([[0.3, -0.1, 0.5, 0.1]], dtype=torch.float64)
 # what the two clients' raw weights are after one step
@@ -100,27 +101,21 @@ def test_gain_and_gamma_are_factors():
 
 
 def test_rows_have_zero_mean_and_unit_length():
-    rows = scaled_standardized(torch.randn(5, 4, 3, 3) + 0.7, gamma=1.0, variance="biased").flatten(
-        1
-    )
+    weight = torch.randn(5, 4, 3, 3) + 0.7
+    rows = scaled_standardized(weight, gamma=1.0, variance="biased").flatten(1)
     torch.testing.assert_close(rows.sum(1), torch.zeros(5), rtol=0, atol=1e-5)
     torch.testing.assert_close(rows.norm(dim=1), torch.ones(5))
 
 
 @pytest.mark.parametrize("variance", ["unbiased", "biased"])
 def test_it_is_the_formula_and_its_derivatives_match_finite_differences(variance):
-    weight = torch.randn(
-        3, 2, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    ).requires_grad_()
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(3, 2, 2, 2, dtype=torch.float64, generator=generator).requires_grad_()
     gain = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64, requires_grad=True)
     rows = weight.flatten(1)
     var = rows.var(1, keepdim=True, correction=1 if variance == "unbiased" else 0)
-    plain = (
-        gain[:, None]
-        * GAMMA_RELU
-        * (rows - rows.mean(1, keepdim=True))
-        / (var * 8).clamp(min=1e-4).sqrt()
-    )
+    unit_rows = (rows - rows.mean(1, keepdim=True)) / (var * 8).clamp(min=1e-4).sqrt()
+    plain = gain[:, None] * GAMMA_RELU * unit_rows
     function = lambda w, g: scaled_standardized(w, g, variance=variance)
     torch.testing.assert_close(function(weight, gain).flatten(1), plain)
     assert torch.autograd.gradcheck(function, (weight, gain))
@@ -129,10 +124,8 @@ def test_it_is_the_formula_and_its_derivatives_match_finite_differences(variance
 
 @pytest.mark.parametrize("value", [0.0, 0.1, -3.0])
 def test_a_constant_filter_gives_zero_and_a_finite_gradient(value):
-    weight, gain = (
-        torch.full((2, 3, 3, 3), value, requires_grad=True),
-        torch.ones(2, requires_grad=True),
-    )
+    weight = torch.full((2, 3, 3, 3), value, requires_grad=True)
+    gain = torch.ones(2, requires_grad=True)
     result = scaled_standardized(weight, gain)
     # The mean of equal numbers may be one rounding off, and the floor multiplies by 100.
     assert result.abs().max() <= abs(value) * 1e-4
@@ -164,7 +157,8 @@ def test_every_kind_of_layer_computes_with_the_standardized_weight(layer, become
     reference = copy.deepcopy(layer)
     gain = torch.linspace(0.5, 2, layer.out_channels)
     reference.weight.data = scaled_standardized(layer.weight.detach(), gain, 1.5, "biased")
-    names, before = list(layer.state_dict()), layer.weight
+    names = list(layer.state_dict())
+    before = layer.weight
     assert standardize_scaled(layer, 1.5, "biased") is layer
     assert type(layer) is becomes
     assert layer.weight is before
@@ -228,11 +222,8 @@ def test_the_parameters_of_the_cnn():
     assert STANDARDIZATIONS["scaled"] is ScaledStandardization
     convs = ["stem.conv", "stages.0.1.conv", "stages.1.1.conv"]
     expected = [f"{conv}.{kind}" for conv in convs for kind in ("weight", "bias", "gain")]
-    assert [name for name, _ in scaled("cnn").named_parameters()] == [
-        *expected,
-        "head.weight",
-        "head.bias",
-    ]
+    expected += ["head.weight", "head.bias"]
+    assert [name for name, _ in scaled("cnn").named_parameters()] == expected
 
 
 def test_the_parameters_of_resnet8():
@@ -251,7 +242,8 @@ def test_the_parameters_of_resnet8():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_norm_is_left_and_a_step_is_finite(name):
-    model, x = scaled(name), batch(name)
+    model = scaled(name)
+    x = batch(name)
     check_model(model)
     assert not any(isinstance(m, nn.GroupNorm) for m in model.modules())
     convs = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
@@ -304,8 +296,8 @@ def test_weights_are_drawn_as_for_weight_standardization():
 
 
 def test_activations_do_not_explode_with_depth():
-    # A filter keeps the variance, a shortcut convolution doubles it and a plain shortcut adds a third: sqrt(8 * 1.34^5)
-    # = 5.9 over the eight blocks, and gamma before the first ReLU.
+    # A filter keeps the variance, a shortcut convolution doubles it and a plain shortcut adds a
+    # third: sqrt(8 * 1.34^5) = 5.9 over the eight blocks, and gamma before the first ReLU.
     model = scaled("resnet18", classes=100)
     x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(1))
     with torch.no_grad():
@@ -323,7 +315,8 @@ def test_activations_do_not_explode_with_depth():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bake_gives_the_same_outputs_without_gains(name):
-    model, x = scaled(name, channels=1).eval(), torch.randn(2, 1, 8, 8)
+    model = scaled(name, channels=1).eval()
+    x = torch.randn(2, 1, 8, 8)
     for module in model.modules():
         if isinstance(module, ScaledWSLayer):
             nn.init.uniform_(module.gain, 0.5, 2)
@@ -343,11 +336,12 @@ def test_bake_gives_the_same_outputs_without_gains(name):
 
 
 def test_exchanged_weights_are_standardized_and_compute_the_same():
-    model, x = scaled("resnet8").eval(), batch("resnet8")
+    model = scaled("resnet8").eval()
+    x = batch("resnet8")
     for module in model.modules():
         if isinstance(module, ScaledWSLayer):
             nn.init.uniform_(module.gain, 0.5, 2)
-    params = {name: p.detach().clone() for name, p in model.named_parameters()}
+    params = snapshot(dict(model.named_parameters()))
     before = {name: p.clone() for name, p in params.items()}
     exchanged = exchange_standardized(model, params)
     assert list(exchanged) == list(params)

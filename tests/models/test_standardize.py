@@ -1,7 +1,6 @@
 """Weight standardization: worked numbers, the closed form against autograd, and the module swap."""
 
 import copy
-import importlib
 import math
 
 import pytest
@@ -22,6 +21,7 @@ from fedwsq.models import (
     WSConv3d,
     WSLinear,
     bake,
+    closed_form,
     convolutions,
     init_standardized,
     standardize,
@@ -67,9 +67,8 @@ def test_gradient_is_the_worked_example():
     exactly(dw, [2.710953348735322, -4.260026694189298, -3.485640009844036, 5.034713355298012])
     assert abs(dw.sum().item()) < 1e-12
     # A fraction eps / (std + eps) of the part along v leaks through; without eps nothing does.
-    assert (dw * standardized(W, rho=1.0)).sum().item() == pytest.approx(
-        -0.00023235200286564873, abs=1e-12
-    )
+    leak = (dw * standardized(W, rho=1.0)).sum().item()
+    assert leak == pytest.approx(-0.00023235200286564873, abs=1e-12)
     dw = gradient(W, G_A, rho=1.0, eps=0.0)
     exactly(dw, [2.711088342345192, -4.260281680828158, -3.4856850115866758, 5.034878350069643])
     assert abs((dw * standardized(W, rho=1.0, eps=0.0)).sum().item()) < 1e-12
@@ -100,15 +99,15 @@ LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def weights(shape: tuple[int, ...], last: bool = False) -> Tensor:
-    weight = (
-        torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1)) + 0.3
-    )
-    return weight.to(memory_format=LAST[len(shape)]) if last else weight
+    generator = torch.Generator().manual_seed(1)
+    weight = torch.randn(shape, dtype=torch.float64, generator=generator) + 0.3
+    if last:
+        return weight.to(memory_format=LAST[len(shape)])
+    return weight
 
 
-CASES = [(shape, False) for shape in SHAPES] + [
-    (shape, True) for shape in SHAPES if len(shape) in LAST
-]
+CASES = [(shape, False) for shape in SHAPES]
+CASES += [(shape, True) for shape in SHAPES if len(shape) in LAST]
 
 
 @pytest.mark.parametrize(("shape", "last"), CASES)
@@ -119,9 +118,8 @@ def test_first_and_second_derivatives_match_finite_differences(shape, last):
     assert torch.autograd.gradgradcheck(function, weight)
 
 
-@pytest.mark.parametrize(
-    ("shape", "last"), [*CASES, ((300, 1100), False)]
-)  # the last one spans several blocks
+# The last one spans several blocks.
+@pytest.mark.parametrize(("shape", "last"), [*CASES, ((300, 1100), False)])
 def test_closed_form_is_autograd_through_the_formula(shape, last):
     weight = weights(shape, last)
     upstream = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
@@ -148,7 +146,8 @@ def test_result_and_gradient_keep_the_memory_format(last):
 def test_constant_filter_gives_zero_and_a_bounded_gradient(value, dtype):
     weight = torch.full((2, 27), value, dtype=dtype)
     upstream = torch.randn(2, 27, dtype=dtype, generator=torch.Generator().manual_seed(0))
-    # The mean of equal numbers may be one rounding off; divided by eps = 1e-5 and times rho that is still nothing.
+    # The mean of equal numbers may be one rounding off; divided by eps = 1e-5 and times rho that is
+    # still nothing.
     assert standardized(weight).abs().max() <= 1e-3 * abs(value) * 1e-6 / 1e-5
     expected = 1e-3 / 1e-5 * (upstream - upstream.mean(1, keepdim=True))
     torch.testing.assert_close(gradient(weight, upstream), expected, rtol=0.05, atol=1e-3)
@@ -159,13 +158,15 @@ def test_constant_filter_gives_zero_and_a_bounded_gradient(value, dtype):
 
 
 def test_exactly_constant_filter():
-    weight, upstream = torch.full((1, 4), 0.5), G_A.float()
+    weight = torch.full((1, 4), 0.5)
+    upstream = G_A.float()
     assert torch.equal(standardized(weight), torch.zeros(1, 4))
     torch.testing.assert_close(gradient(weight, upstream), 100 * (upstream - 0.5))
 
 
 def test_only_the_weight_and_two_numbers_a_channel_are_kept():
-    weight, kept = torch.randn(8, 4, 3, 3, requires_grad=True), []
+    weight = torch.randn(8, 4, 3, 3, requires_grad=True)
+    kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         standardized(weight)
     assert sorted(x.numel() for x in kept) == [8, 8, weight.numel()]
@@ -190,9 +191,8 @@ def test_half_precision_weights_have_float32_statistics():
     weight = (torch.randn(8, 36, generator=torch.Generator().manual_seed(0)) + 2).bfloat16()
     assert standardized(weight).dtype == torch.bfloat16
     assert torch.equal(standardized(weight), standardized(weight.float()).bfloat16())
-    assert torch.equal(
-        gradient(weight, weight), gradient(weight.float(), weight.float()).bfloat16()
-    )
+    wide = weight.float()
+    assert torch.equal(gradient(weight, weight), gradient(wide, wide).bfloat16())
 
 
 # The module swap
@@ -216,7 +216,8 @@ def test_standardize_keeps_names_values_and_parameter_objects_of_every_model(nam
 def check_swap(name: str, rho: float, seed: int) -> None:
     torch.manual_seed(seed)
     model = MODELS[name]()
-    state, before = copy.deepcopy(model.state_dict()), dict(model.named_parameters())
+    state = copy.deepcopy(model.state_dict())
+    before = dict(model.named_parameters())
     assert standardize(model, rho=rho) is model
     assert list(model.state_dict()) == list(state)
     assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
@@ -255,14 +256,11 @@ def test_select_sees_names_and_modules():
 
     types = lambda model: [type(m) for m in model]
     assert types(standardize(small())) == [WSConv2d, WSConv2d, nn.Flatten, nn.Linear]
-    assert types(standardize(small(), select=lambda name, module: name == "1"))[:2] == [
-        nn.Conv2d,
-        WSConv2d,
-    ]
+    second = standardize(small(), select=lambda name, module: name == "1")
+    assert types(second)[:2] == [nn.Conv2d, WSConv2d]
     assert types(standardize(small(), select=lambda name, module: True))[3] is WSLinear
-    both = standardize(
-        standardize(small()), rho=0.1, select=lambda name, module: isinstance(module, nn.Linear)
-    )
+    linear = lambda name, module: isinstance(module, nn.Linear)
+    both = standardize(standardize(small()), rho=0.1, select=linear)
     assert (both[0].rho, both[3].rho) == (1e-3, 0.1)
 
 
@@ -272,9 +270,13 @@ class Mine(nn.Conv2d):
 
 def test_only_plain_layers_with_a_fan_in_of_three_qualify():
     model = nn.Sequential(
-        nn.Conv2d(2, 4, 1), nn.Conv2d(4, 4, 1, groups=4), Mine(4, 4, 3), nn.ConvTranspose2d(4, 4, 3), nn.Linear(2, 3),
+        nn.Conv2d(2, 4, 1),
+        nn.Conv2d(4, 4, 1, groups=4),
+        Mine(4, 4, 3),
+        nn.ConvTranspose2d(4, 4, 3),
+        nn.Linear(2, 3),
         nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 4, 3)),
-    )  # fmt: skip
+    )
     types = [type(m) for m in model]
     with pytest.raises(ConfigError, match=r"no layer to standardize.*fan-in of 3 or more"):
         standardize(model, select=lambda name, module: True)
@@ -308,7 +310,8 @@ def test_tied_module_is_swapped_at_every_place():
 
 
 def test_hooks_survive():
-    conv, calls = nn.Conv2d(3, 4, 3), []
+    conv = nn.Conv2d(3, 4, 3)
+    calls = []
     conv.register_forward_hook(lambda *_: calls.append(1))
     standardize(conv)(torch.randn(1, 3, 5, 5))
     assert calls == [1]
@@ -317,7 +320,8 @@ def test_hooks_survive():
 def test_a_standardized_model_can_be_copied_and_ignores_the_scale_and_mean_of_its_weights():
     torch.manual_seed(0)
     model = standardize(MODELS["cnn"](), eps=1e-12)
-    moved, x = copy.deepcopy(model), torch.randn(4, 1, 8, 8)
+    moved = copy.deepcopy(model)
+    x = torch.randn(4, 1, 8, 8)
     for module in moved.modules():
         if isinstance(module, nn.Conv2d):
             module.weight.data.mul_(3).add_(0.25)
@@ -357,7 +361,8 @@ def test_bake_gives_the_same_outputs_in_the_plain_architecture(name):
 
 def test_bake_handles_tied_modules_and_tied_weights_once():
     torch.manual_seed(0)
-    first, second = nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1)
+    first = nn.Conv2d(3, 3, 3, padding=1)
+    second = nn.Conv2d(3, 3, 3, padding=1)
     second.weight = first.weight
     model = standardize(nn.Sequential(first, second, first), rho=0.5)
     x = torch.randn(1, 3, 5, 5)
@@ -381,11 +386,8 @@ def test_the_table_of_standardizations():
 @pytest.mark.parametrize("autocast", [False, True])
 def test_training_lowers_the_loss(autocast):
     torch.manual_seed(0)
-    model = (
-        WeightStandardization()
-        .apply(MODELS["cnn"](classes=2))
-        .to(memory_format=torch.channels_last)
-    )
+    model = WeightStandardization().apply(MODELS["cnn"](classes=2))
+    model = model.to(memory_format=torch.channels_last)
     x = torch.randn(32, 1, 8, 8)
     y = (x.mean(dim=(1, 2, 3)) > 0).long()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -403,17 +405,14 @@ def test_training_lowers_the_loss(autocast):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(7, 5, 3, 3), (6, 11)])
 def test_working_block_by_block_changes_no_bit(monkeypatch, dtype, shape):
-    """Forward and backward in one piece, in blocks of a few rows, and through the graph that can be derived again."""
-    module = importlib.import_module("fedwsq.models.standardize")
+    """In one piece, in blocks of a few rows, and through the graph that can be derived again."""
     generator = torch.Generator().manual_seed(0)
-    raw, g = (
-        torch.randn(shape, generator=generator),
-        torch.randn(shape, generator=generator).to(dtype),
-    )
+    raw = torch.randn(shape, generator=generator)
+    g = torch.randn(shape, generator=generator).to(dtype)
     raw[2] = 0.25  # a constant row
 
     def both(block, create_graph=False):
-        monkeypatch.setattr(module, "BLOCK", block)
+        monkeypatch.setattr(closed_form, "BLOCK", block)
         weight = raw.clone().requires_grad_()
         with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
             out = standardized(weight)

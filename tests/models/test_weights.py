@@ -44,7 +44,8 @@ def file(tmp_path):
     "standardization", [None, WeightStandardization(), ScaledStandardization()]
 )
 def test_raw_weights_are_taken_as_they_are(file, standardization):
-    source, model = seeded(1, standardization), seeded(2, standardization)
+    source = seeded(1, standardization)
+    model = seeded(2, standardization)
     load_weights(model, saved(file, source))
     assert all(
         torch.equal(a, b) for a, b in zip(source.parameters(), model.parameters(), strict=True)
@@ -53,7 +54,8 @@ def test_raw_weights_are_taken_as_they_are(file, standardization):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_becomes_float32(file, dtype):
-    model, source = nn.Linear(3, 2), nn.Linear(3, 2).to(dtype)
+    model = nn.Linear(3, 2)
+    source = nn.Linear(3, 2).to(dtype)
     load_weights(model, saved(file, source))
     assert torch.equal(model.weight, source.weight.float())
     assert model.weight.dtype == torch.float32
@@ -64,7 +66,8 @@ def test_a_baked_file_computes_the_same_at_the_spread_of_fresh_weights(file):
     x = torch.randn(4, 1, 8, 8)
     expected = source(x)
     plain = bake(source)
-    model, fresh = seeded(2, WeightStandardization()), seeded(2, WeightStandardization())
+    model = seeded(2, WeightStandardization())
+    fresh = seeded(2, WeightStandardization())
     load_weights(model, saved(file, plain, {"baked": "true"}))
     torch.testing.assert_close(model(x), expected, rtol=2e-3, atol=2e-3)
     for name, layer in model.named_modules():
@@ -92,9 +95,12 @@ def with_biases(name, seed, rho=1e-3):
 @pytest.mark.parametrize("name", ["vgg9", "squeezenet"])
 @torch.no_grad()
 def test_biases_of_a_baked_file_count_once(file, name):
-    source, model, x = with_biases(name, 1), with_biases(name, 2), torch.randn(4, 3, 32, 32)
+    source = with_biases(name, 1)
+    model = with_biases(name, 2)
+    x = torch.randn(4, 3, 32, 32)
     biases = {key: p.clone() for key, p in source.named_parameters() if key.endswith("bias")}
-    expected, metadata = source(x), baked_metadata(source)
+    expected = source(x)
+    metadata = baked_metadata(source)
     plain = bake(source)
     load_weights(model, saved(file, plain, metadata))
     torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-4)
@@ -148,7 +154,8 @@ def test_a_checkpoint_of_a_part_points_to_the_whole(file):
 class TiedPair(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.second = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+        self.first = nn.Linear(3, 3, bias=False)
+        self.second = nn.Linear(3, 3, bias=False)
         self.second.weight = self.first.weight
         self.register_buffer("places", torch.arange(3))
 

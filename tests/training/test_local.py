@@ -7,6 +7,7 @@ from torch import nn
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Key
 from fedwsq.training import LocalTask, Shard, Training, learning_rates
+from fedwsq.training.local import snapshot
 
 TARGETS = {"A": [3.0, 2.0], "B": [-2.0, 1.0], "C": [0.0, 2.0], "D": [2.0, 2.0]}
 
@@ -28,8 +29,8 @@ def toy_loss(model, x, y):
 
 
 def toy_task(target, steps=2, **settings):
-    training = Training(**{"epochs": steps, "batches_per_epoch": 1, "lr": 0.1, "lr_decay": 1.0, "weight_decay": 0.0,
-                           "clip_norm": 0.0, "precision": "float32", **settings})  # fmt: skip
+    plain = {"lr_decay": 1.0, "weight_decay": 0.0, "clip_norm": 0.0, "precision": "float32"}
+    training = Training(epochs=steps, batches_per_epoch=1, lr=0.1, **plain | settings)
     shard = Shard(torch.tensor([target]), torch.tensor([0]))
     return LocalTask(Point(), shard, Key(0, 1, 0), training, learning_rates(training, 1, 1000))
 
@@ -37,41 +38,30 @@ def toy_task(target, steps=2, **settings):
 def one_step(gradient, **settings):
     """A step from [1, -2] with the given gradient of the loss."""
     task = toy_task([0.0, 0.0], steps=1, **settings)
-    start = {"w": torch.tensor([1.0, -2.0])}
-    return (
-        task.train(start, loss=lambda model, x, y: model.w @ torch.tensor(gradient))
-        .params["w"]
-        .tolist()
-    )
+    loss = lambda model, x, y: model.w @ torch.tensor(gradient)
+    return task.train({"w": torch.tensor([1.0, -2.0])}, loss=loss).params["w"].tolist()
 
 
 def test_the_exact_step():
     # p - lr (g + wd p) = [1 - .1 (3 + .001), -2 - .1 (4 - .002)]
-    assert one_step([3.0, 4.0], weight_decay=1e-3, clip_norm=10.0) == pytest.approx(
-        [0.6999, -2.3998], abs=1e-6
-    )
+    got = one_step([3.0, 4.0], weight_decay=1e-3, clip_norm=10.0)
+    assert got == pytest.approx([0.6999, -2.3998], abs=1e-6)
 
 
 def test_decay_is_added_after_clipping():
     # |g| = 50, so c = 10 / 50.000001 and c g = [6, 8] less a hair; the decay is not scaled.
-    expected = [0.399900012, -2.799799984]
-    assert one_step([30.0, 40.0], weight_decay=1e-3, clip_norm=10.0) == pytest.approx(
-        expected, abs=1e-6
-    )
-    assert one_step([30.0, 40.0], weight_decay=1e-3, clip_norm=0.0) == pytest.approx(
-        [-2.0001, -5.9998], abs=1e-5
-    )
+    clipped = one_step([30.0, 40.0], weight_decay=1e-3, clip_norm=10.0)
+    assert clipped == pytest.approx([0.399900012, -2.799799984], abs=1e-6)
+    whole = one_step([30.0, 40.0], weight_decay=1e-3, clip_norm=0.0)
+    assert whole == pytest.approx([-2.0001, -5.9998], abs=1e-5)
 
 
 def test_extra_decay_is_unclipped_too():
     # -lr (c g + (wd + extra) p) with extra = .5: another -.05 p on top of the clipped step.
     task = toy_task([0.0, 0.0], steps=1, weight_decay=1e-3, clip_norm=10.0)
     loss = lambda model, x, y: model.w @ torch.tensor([30.0, 40.0])
-    got = (
-        task.train({"w": torch.tensor([1.0, -2.0])}, loss=loss, extra_decay=0.5)
-        .params["w"]
-        .tolist()
-    )
+    start = {"w": torch.tensor([1.0, -2.0])}
+    got = task.train(start, loss=loss, extra_decay=0.5).params["w"].tolist()
     assert got == pytest.approx([0.399900012 - 0.05, -2.799799984 + 0.1], abs=1e-6)
 
 
@@ -92,9 +82,8 @@ def test_a_direction_may_ask_for_gradients_elsewhere():
         seen.append(params["w"].tolist())
         return gradient({"w": params["w"] + 1})
 
-    trained = toy_task(TARGETS["A"], steps=1).train(
-        {"w": torch.tensor([1.0, -2.0])}, loss=toy_loss, direction=ahead
-    )
+    start = {"w": torch.tensor([1.0, -2.0])}
+    trained = toy_task(TARGETS["A"], steps=1).train(start, loss=toy_loss, direction=ahead)
     assert seen == [[1.0, -2.0]]
     assert trained.params["w"].tolist() == pytest.approx([1 - 0.1 * -1, -2 - 0.1 * -3], abs=1e-6)
     assert trained.loss == pytest.approx(0.5 * (1 + 9))
@@ -105,10 +94,9 @@ def test_a_parameter_that_the_loss_does_not_use_stays_with_a_direction_too():
     task = toy_task(TARGETS["A"], steps=2, weight_decay=0.5)
     task.model.unused = nn.Parameter(torch.ones(2))
     start = {"w": torch.tensor([1.0, -2.0]), "unused": torch.ones(2)}
-    plain, directed = (
-        task.train(start, loss=toy_loss, direction=way).params
-        for way in (None, lambda params, gradient: gradient(params))
-    )
+    same = lambda params, gradient: gradient(params)
+    plain = task.train(start, loss=toy_loss).params
+    directed = task.train(start, loss=toy_loss, direction=same).params
     assert plain["unused"].tolist() == directed["unused"].tolist() == [1.0, 1.0]
     assert torch.equal(plain["w"], directed["w"])
 
@@ -116,20 +104,17 @@ def test_a_parameter_that_the_loss_does_not_use_stays_with_a_direction_too():
 def test_a_direction_is_clipped():
     far = lambda params, gradient: {"w": torch.tensor([30.0, 40.0])} if gradient(params) else {}
     task = toy_task(TARGETS["A"], steps=1, clip_norm=10.0)
-    got = (
-        task.train({"w": torch.tensor([1.0, -2.0])}, loss=toy_loss, direction=far)
-        .params["w"]
-        .tolist()
-    )
+    start = {"w": torch.tensor([1.0, -2.0])}
+    got = task.train(start, loss=toy_loss, direction=far).params["w"].tolist()
     assert got == pytest.approx([1 - 0.6, -2 - 0.8], abs=1e-6)
 
 
 def test_adaptive_clipping_comes_before_the_norm():
-    # |w| = sqrt(5), so a unit's gradient is cut to .1 sqrt(5): [3, 4] / 5 * .2236; a step of .1 times that.
+    # |w| = sqrt(5), so a unit's gradient is cut to .1 sqrt(5): [3, 4] / 5 * .2236; a step is .1
+    # times that.
     got = one_step([3.0, 4.0], agc=0.1, clip_norm=10.0)
-    assert got == pytest.approx(
-        [1 - 0.1 * 0.6 * 0.1 * 5**0.5, -2 - 0.1 * 0.8 * 0.1 * 5**0.5], abs=1e-6
-    )
+    cut = 0.1 * 5**0.5
+    assert got == pytest.approx([1 - 0.1 * 0.6 * cut, -2 - 0.1 * 0.8 * cut], abs=1e-6)
 
 
 def test_training_does_not_change_its_start():
@@ -185,10 +170,9 @@ def digits_task(key=FIRST, augment=False, **settings):
     rng = torch.Generator().manual_seed(1)
     y = torch.arange(30) % 3
     x = torch.rand(30, 1, 8, 8, generator=rng) + y.view(-1, 1, 1, 1)
-    task = LocalTask(
-        model, Shard(x, y, augment=augment), key, training, learning_rates(training, key.round, 10)
-    )
-    return task, {name: p.detach().clone() for name, p in model.named_parameters()}
+    shard = Shard(x, y, augment=augment)
+    task = LocalTask(model, shard, key, training, learning_rates(training, key.round, 10))
+    return task, snapshot(dict(model.named_parameters()))
 
 
 def test_training_is_a_function_of_its_key():
@@ -236,9 +220,19 @@ def test_the_update_is_weighted_by_examples():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"epochs": 0}, {"batches_per_epoch": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"lr_decay": 0.0}, {"lr_decay": 1.1},
-     {"batch_size": -1}, {"weight_decay": -1.0}, {"clip_norm": -1.0}, {"agc": -1.0}],
-)  # fmt: skip
+    [
+        {"epochs": 0},
+        {"batches_per_epoch": 0},
+        {"lr": 0.0},
+        {"lr": float("nan")},
+        {"lr_decay": 0.0},
+        {"lr_decay": 1.1},
+        {"batch_size": -1},
+        {"weight_decay": -1.0},
+        {"clip_norm": -1.0},
+        {"agc": -1.0},
+    ],
+)
 def test_settings_out_of_range_are_refused(settings):
     (name,) = settings
     with pytest.raises(ConfigError, match=name):

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from fedwsq.training import local
-from fedwsq.training.local import bfloat16_speedup, resolve_precision
+from fedwsq.training import precision
+from fedwsq.training.precision import bfloat16_speedup, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -13,22 +13,21 @@ CPU = torch.device("cpu")
 )
 def test_auto_is_bfloat16_only_where_that_is_faster(monkeypatch, speedup, expected):
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    monkeypatch.setattr(local, "bfloat16_speedup", lambda: speedup)
+    monkeypatch.setattr(precision, "bfloat16_speedup", lambda: speedup)
     assert resolve_precision("auto", CPU) == expected
 
 
 def test_nothing_is_timed_where_the_answer_is_known(monkeypatch):
-    monkeypatch.setattr(local, "bfloat16_speedup", lambda: pytest.fail("timed"))
-    assert [resolve_precision(given, CPU) for given in ("float32", "bfloat16")] == [
-        "float32",
-        "bfloat16",
-    ]
+    monkeypatch.setattr(precision, "bfloat16_speedup", lambda: pytest.fail("timed"))
+    assert resolve_precision("float32", CPU) == "float32"
+    assert resolve_precision("bfloat16", CPU) == "bfloat16"
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
     assert resolve_precision("auto", CPU) == "float32"
 
 
 def test_timing_leaves_no_trace():
-    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    state = torch.get_rng_state()
+    threads = torch.get_num_threads()
     assert 0.01 < bfloat16_speedup(repeats=2) < 100
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.get_num_threads() == threads

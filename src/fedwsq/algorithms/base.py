@@ -1,4 +1,4 @@
-"""What a federated algorithm is: five pure functions over plain state."""
+"""What a federated algorithm is: pure functions over plain state."""
 
 from typing import Protocol
 
@@ -11,7 +11,17 @@ from fedwsq.training import LocalTask, Sgd, Training
 
 
 class Algorithm(Protocol):
-    """A frozen dataclass whose fields are its hyper-parameters. State goes in and comes out; nothing is kept."""
+    """A frozen dataclass whose fields are its hyper-parameters; state goes in and comes out.
+
+    A round, at the server and at each of its clients:
+
+        received = algorithm.broadcast(server)
+        update, client = algorithm.client_update(received, client, task)
+        client = algorithm.settle(client, what the server will decode of update.vectors)
+        server = algorithm.server_update(server, mean of the decoded updates, cohort)
+
+    `FedAvg` is the shortest one; `Scaffold` has memory at both ends.
+    """
 
     @property
     def sends(self) -> tuple[str, ...]:
@@ -19,7 +29,10 @@ class Algorithm(Protocol):
         ...
 
     def check(self, model: nn.Module, training: Training) -> None:
-        """Raise `ConfigError` when model or settings lack what the method needs; asked before the first round."""
+        """Raise `ConfigError` when model or settings lack what the method needs.
+
+        Asked before the first round.
+        """
         ...
 
     def init_server(self, params: Params) -> State:
@@ -37,7 +50,17 @@ class Algorithm(Protocol):
     def client_update(
         self, received: Vectors, client: State, task: LocalTask
     ) -> tuple[Update, State]:
-        """Train on the client's data and return the update with the client's new memory."""
+        """Train on the client's data and return the update with the client's memory.
+
+        Where both ends hold the same quantity, the memory is left as it was: `settle` moves it.
+        """
+        ...
+
+    def settle(self, client: State, sent: Vectors) -> State:
+        """The client's memory once its update is coded; `sent` is what the server will decode.
+
+        A code loses something. What both ends keep a sum of must grow by the same at both.
+        """
         ...
 
     def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
@@ -50,23 +73,26 @@ class Defaults:
 
     @property
     def sends(self) -> tuple[str, ...]:
-        """Only the update itself."""
         return ("delta",)
 
     def check(self, model: nn.Module, training: Training) -> None:
         """Any model and any settings will do."""
 
     def init_client(self, params: Params) -> State:
-        """Clients keep nothing between rounds."""
         return {}
 
     def broadcast(self, server: State) -> Vectors:
-        """The model as it is."""
         return {"params": server["params"]}
+
+    def settle(self, client: State, sent: Vectors) -> State:
+        return client
 
 
 def require_plain_sgd(method: str, training: Training) -> None:
-    """Raise `ConfigError` unless a step is lr times the direction: the method divides by the sum of the rates."""
+    """Raise `ConfigError` unless a step is lr times the direction.
+
+    The method divides by the sum of the rates.
+    """
     if training.optimizer != Sgd():
         raise ConfigError(
             f"{method} is derived for plain SGD steps; use training.optimizer=sgd without momentum"
@@ -74,7 +100,7 @@ def require_plain_sgd(method: str, training: Training) -> None:
 
 
 def require_cross_entropy(method: str, training: Training) -> None:
-    """Raise `ConfigError` unless the plan's criterion is the one that the method has inside its own loss."""
+    """Raise `ConfigError` unless the plan's criterion is the one inside the method's own loss."""
     if training.criterion.name != "cross_entropy":
         raise ConfigError(
             f"training.criterion is {training.criterion.name}, but {method} brings its own loss, "

@@ -1,11 +1,11 @@
 """FedACG (Kim et al., 2024, arXiv:2201.03172)."""
 
 from dataclasses import dataclass
-from typing import get_args
 
 from fedwsq.algorithms.base import Defaults
-from fedwsq.algorithms.fedprox import Prox, proximal
+from fedwsq.algorithms.fedprox import Prox, proximal, require_prox
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.ranges import FROM_0_TO_1, require
 from fedwsq.core.tree import add, axpy, sub, zeros_like
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
 from fedwsq.training import LocalTask
@@ -13,9 +13,10 @@ from fedwsq.training import LocalTask
 
 @dataclass(frozen=True)
 class FedACG(Defaults):
-    """Clients start from a look-ahead point w + lam m and are pulled towards it; the server keeps the momentum m.
+    """Clients start from a look-ahead point w + lam m and are pulled towards it.
 
-    What is evaluated and saved is w, not the look-ahead point. `prox = "code"` has no half, as in FedProx.
+    The server keeps the momentum m. What is evaluated and saved is w, not the look-ahead point.
+    `prox = "code"` has no half, as in FedProx.
     """
 
     lam: float = 0.85
@@ -23,15 +24,12 @@ class FedACG(Defaults):
     prox: Prox = "code"
 
     def __post_init__(self) -> None:
-        if self.prox not in get_args(Prox):
-            raise ConfigError(f"prox is {self.prox!r}; it can be {', '.join(get_args(Prox))}")
-        if not 0 <= self.lam < 1:
-            raise ConfigError(f"lam is {self.lam}, must be from 0 to below 1")
+        require_prox(self.prox)
+        require(FROM_0_TO_1, lam=self.lam)
         if not self.beta >= 0:
             raise ConfigError(f"beta is {self.beta}, must not be negative")
 
     def init_server(self, params: Params) -> State:
-        """m = 0."""
         return {"params": params, "momentum": zeros_like(params)}
 
     def broadcast(self, server: State) -> Vectors:

@@ -14,9 +14,10 @@ from fedwsq.training.local import Gradient
 
 @dataclass(frozen=True)
 class FedCM(Defaults):
-    """Every client step is alpha of its own gradient and 1 - alpha of the last round's mean direction.
+    """A client's step is alpha of its gradient and 1 - alpha of the last round's mean direction.
 
-    That direction travels down and is measured with the learning rates of the round it comes from. Plain SGD steps.
+    That direction travels down and is measured with the learning rates of the round it comes from.
+    Steps are those of plain SGD.
     """
 
     alpha: float = 0.1
@@ -26,22 +27,21 @@ class FedCM(Defaults):
             raise ConfigError(f"alpha is {self.alpha}, must be above 0 and at most 1")
 
     def check(self, model: nn.Module, training: Training) -> None:
-        """It divides by the sum of the learning rates."""
         require_plain_sgd("fedcm", training)
 
     def init_server(self, params: Params) -> State:
-        """D = 0."""
         return {"params": params, "direction": zeros_like(params)}
 
     def broadcast(self, server: State) -> Vectors:
-        """The model and D."""
         return {"params": server["params"], "direction": server["direction"]}
 
     def client_update(
         self, received: Vectors, client: State, task: LocalTask
     ) -> tuple[Update, State]:
         """Step along alpha gradient + (1 - alpha) D."""
-        start, shared = received["params"], scale(1 - self.alpha, received["direction"])
+        start = received["params"]
+        # The same at every step of the round.
+        shared = scale(1 - self.alpha, received["direction"])
 
         def direction(params: Params, gradient: Gradient) -> Params:
             return axpy(self.alpha, gradient(params), shared)
@@ -51,7 +51,10 @@ class FedCM(Defaults):
 
     def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
         """D <- -mean delta / (sum of learning rates); w <- w + mean delta."""
-        delta, lr_sum = mean.vectors["delta"], mean.metrics.get("lr_sum", 0.0)
+        delta = mean.vectors["delta"]
+        direction = server["direction"]
         # A sum that no client can have had says nothing of the direction.
-        direction = scale(-1 / lr_sum, delta) if lr_sum > 0 else server["direction"]
+        lr_sum = mean.metrics.get("lr_sum", 0.0)
+        if lr_sum > 0:
+            direction = scale(-1 / lr_sum, delta)
         return {"params": add(server["params"], delta), "direction": direction}

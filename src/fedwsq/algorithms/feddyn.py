@@ -12,10 +12,11 @@ from fedwsq.training.local import Gradient
 
 @dataclass(frozen=True)
 class FedDyn(Defaults):
-    """Each client bends its loss so that its own optimum and the server's agree: CE - <g, w> + (alpha/2) |w - sent|^2.
+    """Each client bends its loss so that its own optimum and the server's agree.
 
-    Derived for the plain mean. As in the FedACG code everything is in the loss (and so clipped), alpha is the same for
-    all clients, and what is evaluated is w with its correction -h / alpha.
+    Its loss is CE - <g, w> + (alpha/2) |w - sent|^2. Derived for the plain mean. As in the FedACG
+    code everything is in the loss (and so clipped), alpha is the same for all clients, and what is
+    evaluated is w with its correction -h / alpha.
     """
 
     alpha: float = 0.1
@@ -35,15 +36,20 @@ class FedDyn(Defaults):
     def client_update(
         self, received: Vectors, client: State, task: LocalTask
     ) -> tuple[Update, State]:
-        """Train with the bent loss, then g <- g - alpha delta."""
-        start, g = received["params"], client["g"]
+        """Train with the bent loss."""
+        start = received["params"]
+        g = client["g"]
 
         def direction(params: Params, gradient: Gradient) -> Params:
             return axpy(self.alpha, sub(params, start), sub(gradient(params), g))
 
         trained = task.train(start, direction=direction)
         delta = sub(trained.params, start)
-        return task.update(trained, delta=delta), {"g": axpy(-self.alpha, delta, g)}
+        return task.update(trained, delta=delta), client
+
+    def settle(self, client: State, sent: Vectors) -> State:
+        """g <- g - alpha delta, with the delta that moves the server's h."""
+        return {"g": axpy(-self.alpha, sent["delta"], client["g"])}
 
     def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
         """h <- h - alpha (replied / population) mean delta; w <- w + mean delta - h / alpha."""

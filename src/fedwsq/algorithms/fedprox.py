@@ -17,15 +17,14 @@ Prox = Literal["code", "half"]
 class FedProx(FedAvg):
     """FedAvg with a pull towards the received model.
 
-    `prox = "code"` is the published code's mu |w - sent|^2; "half" the paper's (mu / 2) |w - sent|^2.
+    `prox = "code"` is the published code's mu |w - sent|^2; "half" is the paper's, with mu / 2.
     """
 
     mu: float = 0.001
     prox: Prox = "code"
 
     def __post_init__(self) -> None:
-        if self.prox not in get_args(Prox):
-            raise ConfigError(f"prox is {self.prox!r}; it can be {', '.join(get_args(Prox))}")
+        require_prox(self.prox)
         if not self.mu >= 0:
             raise ConfigError(f"mu is {self.mu}, must not be negative")
 
@@ -38,8 +37,15 @@ class FedProx(FedAvg):
         return task.update(trained, delta=sub(trained.params, start)), client
 
 
+def require_prox(prox: str) -> None:
+    """Raise `ConfigError` unless it is one of `Prox`."""
+    if prox not in get_args(Prox):
+        raise ConfigError(f"prox is {prox!r}; it can be {', '.join(get_args(Prox))}")
+
+
 def proximal(start: Params, mu: float, prox: Prox) -> Direction:
-    """The gradient plus that of the proximal term: 2 mu (w - start), or mu (w - start) with the paper's half."""
+    """The gradient plus that of the proximal term, 2 mu (w - start); the paper has half of it."""
+    # The gradient of mu |w - start|^2 is 2 mu (w - start).
     factor = 2 * mu if prox == "code" else mu
 
     def direction(params: Params, gradient: Gradient) -> Params:

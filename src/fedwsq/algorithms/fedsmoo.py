@@ -14,10 +14,11 @@ from fedwsq.training.local import Gradient
 
 @dataclass(frozen=True)
 class FedSMOO(Defaults):
-    """FedDyn's consensus with sharpness-aware steps whose perturbation is dynamically regularised too.
+    """FedDyn's consensus with sharpness-aware steps whose perturbation is regularised too.
 
-    As in FL-Simulator: lam |w|^2 / 2 sits in the (unclipped) weight decay, and one small term of the published s
-    update is dropped. Two passes a step; s travels down and mu up. Derived for the plain mean.
+    As in FL-Simulator: lam |w|^2 / 2 sits in the (unclipped) weight decay, and one small term of
+    the published s update is dropped. Two passes a step; s travels down and mu up. Derived for the
+    plain mean.
     """
 
     lam: float = 0.1
@@ -37,7 +38,8 @@ class FedSMOO(Defaults):
         """Its decay is part of its gradient, which only SGD leaves as it is."""
         if not isinstance(training.optimizer, Sgd):
             raise ConfigError(
-                "fedsmoo puts part of its gradient into the weight decay; use training.optimizer=sgd"
+                "fedsmoo puts part of its gradient into the weight decay; "
+                "use training.optimizer=sgd"
             )
 
     def init_server(self, params: Params) -> State:
@@ -55,8 +57,11 @@ class FedSMOO(Defaults):
     def client_update(
         self, received: Vectors, client: State, task: LocalTask
     ) -> tuple[Update, State]:
-        """Step along the gradient at a perturbed point, on the same batch; then h <- h + delta."""
-        start, s, h, mu = received["params"], received["s"], client["h"], client["mu"]
+        """Step along the gradient at a perturbed point, on the same batch."""
+        start = received["params"]
+        s = received["s"]
+        h = client["h"]
+        mu = client["mu"]
 
         def direction(params: Params, gradient: Gradient) -> Params:
             nonlocal mu
@@ -67,11 +72,16 @@ class FedSMOO(Defaults):
 
         trained = task.train(start, direction=direction, extra_decay=self.lam)
         delta = sub(trained.params, start)
-        return task.update(trained, delta=delta, mu=mu), {"h": add(h, delta), "mu": mu}
+        return task.update(trained, delta=delta, mu=mu), {"h": h, "mu": mu}
+
+    def settle(self, client: State, sent: Vectors) -> State:
+        """h <- h + delta, with the delta that moves the server's h; mu is the client's alone."""
+        return {"h": add(client["h"], sent["delta"]), "mu": client["mu"]}
 
     def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
-        """s <- rho mu / |mu|; h <- h + (replied / population) mean delta; w <- w + mean delta + h."""
-        mu, delta = mean.vectors["mu"], mean.vectors["delta"]
+        """s <- rho mu / |mu|; h <- h + (replied / population) mean delta; w <- w + delta + h."""
+        mu = mean.vectors["mu"]
+        delta = mean.vectors["delta"]
         h = axpy(cohort.replied / cohort.population, delta, server["h"])
         s = scale(self.rho / (float(norm(mu)) + 1e-7), mu)
         return {"params": add(add(server["params"], delta), h), "s": s, "h": h}

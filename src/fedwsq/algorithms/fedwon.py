@@ -1,4 +1,4 @@
-"""FedWon (Zhuang and Lyu, 2024, arXiv:2306.05879): FedAvg of a network without normalization layers."""
+"""FedWon (Zhuang and Lyu, 2024, arXiv:2306.05879): FedAvg of a network without norms."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,10 +15,10 @@ from fedwsq.training import LocalTask, Training
 
 @dataclass(frozen=True)
 class FedWon(FedAvg):
-    """FedAvg on scaled weight standardization: gains are exchanged like any parameter, no norms follow.
+    """FedAvg on scaled weight standardization, without norms; gains travel like any parameter.
 
-    `exchange = "psp"` averages the raw weights that the layers store. With "wsp" clients send the standardized ones,
-    without gain and gamma, as the FedWSQ paper says FedWon does.
+    `exchange = "psp"` averages the raw weights that the layers store. With "wsp" clients send the
+    standardized ones, without gain and gamma, as the FedWSQ paper says FedWon does.
     """
 
     exchange: Literal["psp", "wsp"] = "psp"
@@ -30,16 +30,16 @@ class FedWon(FedAvg):
             )
 
     def check(self, model: nn.Module, training: Training) -> None:
-        """The model must have scaled WS layers."""
         if not any(isinstance(layer, ScaledWSLayer) for layer in model.modules()):
             raise ConfigError("fedwon needs model.standardize=scaled")
 
     def client_update(
         self, received: Vectors, client: State, task: LocalTask
     ) -> tuple[Update, State]:
-        """delta = local - received, the local weights standardized first if that is what is exchanged."""
-        trained = task.train(received["params"])
+        """delta = local - received; the local weights are standardized if such are exchanged."""
+        start = received["params"]
+        trained = task.train(start)
         local = trained.params
         if self.exchange == "wsp":
             local = exchange_standardized(task.model, local)
-        return task.update(trained, delta=sub(local, received["params"])), client
+        return task.update(trained, delta=sub(local, start)), client

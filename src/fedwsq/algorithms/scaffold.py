@@ -13,7 +13,7 @@ from fedwsq.training.local import Gradient
 
 @dataclass(frozen=True)
 class Scaffold(Defaults):
-    """Control variates correct every step by the difference between the server's direction and the client's own.
+    """Control variates correct every step: by the server's direction less the client's own.
 
     Twice the traffic both ways. Derived for the plain mean and plain SGD steps.
     """
@@ -42,9 +42,10 @@ class Scaffold(Defaults):
     def client_update(
         self, received: Vectors, client: State, task: LocalTask
     ) -> tuple[Update, State]:
-        """Step along gradient + c - c_i; then c_i <- c_i - c - delta / (sum of learning rates)."""
-        start, c, own = received["params"], received["control"], client["control"]
-        correction = sub(c, own)
+        """Step along gradient + c - c_i; the change of c_i is -c - delta / (sum of rates)."""
+        start = received["params"]
+        c = received["control"]
+        correction = sub(c, client["control"])
 
         def direction(params: Params, gradient: Gradient) -> Params:
             return add(gradient(params), correction)
@@ -52,7 +53,11 @@ class Scaffold(Defaults):
         trained = task.train(start, direction=direction)
         delta = sub(trained.params, start)
         change = axpy(-1 / trained.lr_sum, delta, scale(-1.0, c))
-        return task.update(trained, delta=delta, control=change), {"control": add(own, change)}
+        return task.update(trained, delta=delta, control=change), client
+
+    def settle(self, client: State, sent: Vectors) -> State:
+        """c_i <- c_i + the change that the server adds to c: so c stays the mean of all c_i."""
+        return {"control": add(client["control"], sent["control"])}
 
     def server_update(self, server: State, mean: Update, cohort: Cohort) -> State:
         """w <- w + mean delta; c <- c + (replied / population) mean change."""

@@ -1,4 +1,4 @@
-"""`fedwsq bench`: how fast the hot paths are, as ratios within one run. One group of figures a file."""
+"""`fedwsq bench`: how fast the hot paths are, as ratios within one run; one group a file."""
 
 from collections.abc import Callable
 

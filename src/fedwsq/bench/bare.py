@@ -1,9 +1,10 @@
-"""What a run is held against: a bare PyTorch loop over batches that are ready, and nothing else."""
+"""What a run is held against: a bare PyTorch loop over batches that are ready, nothing else."""
 
 import dataclasses
 import sys
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,10 +15,11 @@ from fedwsq.data.batches import normalize
 from fedwsq.data.synthetic import synthetic
 from fedwsq.models import MODELS, init_standardized, standardize
 from fedwsq.training import Training
-from fedwsq.training.local import Precision, autocast
+from fedwsq.training.precision import Precision, autocast
 
 BATCH = 50
-MEAN, STD = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+MEAN = (0.5, 0.5, 0.5)
+STD = (0.25, 0.25, 0.25)
 PROTOCOL = Training()
 
 
@@ -37,11 +39,11 @@ def network(name: str, ws: bool = True) -> nn.Module:
 
 def steps(model: nn.Module, count: int, precision: Precision) -> Callable[[], None]:
     """`count` steps of SGD with clipping and decay, over batches made beforehand."""
+    # All that a run does for each batch is done here once: only steps are timed.
     made = images(BATCH * count).train
-    x = normalize(made.take(torch.arange(len(made)))[0], MEAN, STD).contiguous(
-        memory_format=torch.channels_last
-    )
-    batches = list(zip(torch.split(x, BATCH), torch.split(made.labels, BATCH), strict=True))
+    stored, labels = made.take(torch.arange(len(made)))
+    x = normalize(stored, MEAN, STD).contiguous(memory_format=torch.channels_last)
+    batches = list(zip(torch.split(x, BATCH), torch.split(labels, BATCH), strict=True))
     optimizer = torch.optim.SGD(model.parameters(), PROTOCOL.lr, weight_decay=PROTOCOL.weight_decay)
 
     def train() -> None:
@@ -57,10 +59,19 @@ def steps(model: nn.Module, count: int, precision: Precision) -> Callable[[], No
     return train
 
 
-def main(name: str, count: int, precision: Precision, ws: bool = True) -> None:
-    """Train on one thread: so many steps for every line on the input, answered with the seconds they took."""
+class Loop(NamedTuple):
+    """What one bare loop trains, in a process of its own."""
+
+    model: str
+    steps: int
+    precision: Precision
+    ws: bool = True
+
+
+def main(loop: Loop) -> None:
+    """Train on one thread: all steps for every line on the input, answered with their seconds."""
     torch.set_num_threads(1)
-    train = steps(network(name, ws), count, precision)
+    train = steps(network(loop.model, loop.ws), loop.steps, loop.precision)
     for _ in sys.stdin:
         began = time.perf_counter()
         train()

@@ -7,18 +7,20 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 
-import fedwsq
+from fedwsq.core.version import VERSION
 
 REPEATS = 5
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured number. `value` is a median; `must` is what it has to reach, above or below as `better` says."""
+    """One measured number: a median, and the bar that it must reach, if there is one."""
 
     name: str  # "encode 4-bit / memcpy"
     value: float
@@ -26,7 +28,7 @@ class Figure:
     high: float
     unit: str = "x"
     must: float | None = None
-    better: str = "higher"  # or "lower"
+    better: Literal["higher", "lower"] = "higher"
     note: str = ""  # absolute numbers, or what limits it
 
     @property
@@ -34,7 +36,17 @@ class Figure:
         """Whether the bar was met; None without one."""
         if self.must is None:
             return None
-        return self.value >= self.must if self.better == "higher" else self.value <= self.must
+        if self.better == "higher":
+            return self.value >= self.must
+        return self.value <= self.must
+
+    @property
+    def bar(self) -> str:
+        """`>= 0.22 x`; empty without one."""
+        if self.must is None:
+            return ""
+        sign = ">=" if self.better == "higher" else "<="
+        return f"{sign} {self.must:g} {self.unit}"
 
 
 def figure(name: str, values: Sequence[float], **details: Any) -> Figure:
@@ -50,7 +62,10 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def in_turn(works: Sequence[Callable[[], object]], repeats: int = REPEATS) -> list[list[float]]:
-    """The seconds of each piece of work, in turn again and again, so that a busy machine slows all of them alike."""
+    """The seconds of each piece of work, in turn again and again.
+
+    A machine that is busy for a while so slows all of them alike.
+    """
     for work in works:
         work()  # warm
     rounds = [[seconds(work) for work in works] for _ in range(repeats)]
@@ -63,24 +78,24 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
 
 
 def machine() -> dict[str, Any]:
-    """What the figures were measured on."""
-    model = platform.processor() or platform.machine()
-    if os.path.exists("/proc/cpuinfo"):
-        with open("/proc/cpuinfo") as file:
-            model = next(
-                (line.partition(":")[2].strip() for line in file if line.startswith("model name")),
-                model,
-            )
+    """What the figures were measured on, as far as the system says."""
+    affinity = hasattr(os, "sched_getaffinity")
     return {
-        "cpu": model,
-        "cores": len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else os.cpu_count(),
-        "load": list(os.getloadavg()) if hasattr(os, "getloadavg") else [],
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if affinity else os.cpu_count(),
+        "load": list(os.getloadavg()),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "fedwsq": fedwsq.__version__,
+        "fedwsq": VERSION,
     }
+
+
+def _cpu() -> str:
+    if CPU_INFO.exists():
+        for line in CPU_INFO.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def as_json(about: dict[str, Any], figures: Sequence[Figure]) -> bytes:

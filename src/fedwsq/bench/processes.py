@@ -1,4 +1,4 @@
-"""Runs in processes of their own, watched from outside: how much memory all of them hold, and when rows appear."""
+"""Runs in processes of their own, watched from outside: their memory, and when rows appear."""
 
 import subprocess
 import sys
@@ -24,7 +24,7 @@ class Watched(NamedTuple):
 
 
 def can_watch() -> bool:
-    """Whether this system tells the memory of a process with shared pages divided among those who share them."""
+    """Whether the system tells memory with shared pages divided among those who share them."""
     return (PROC / "self" / "smaps_rollup").exists()
 
 
@@ -35,30 +35,37 @@ def watch(words: Sequence[str]) -> Watched:
             "memory is read from /proc/PID/smaps_rollup, which this system does not have; use Linux"
         )
     with tempfile.TemporaryDirectory() as folder:
-        rows, errors = Path(folder, "run", "rounds.jsonl"), Path(folder, "errors")
-        began, first, peak = time.perf_counter(), 0.0, 0.0
+        rows = Path(folder, "run", "rounds.jsonl")
+        errors = Path(folder, "errors")
+        began = time.perf_counter()
         with open(errors, "w") as said:
             command = [sys.executable, "-m", "fedwsq.cli", "run", *words, "--out", str(rows.parent)]
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said)
+
+        first = 0.0  # until there is a row
+        peak = 0.0
         try:
             while process.poll() is None:
-                peak = max(peak, sum(map(pss_megabytes, [process.pid, *descendants(process.pid)])))
+                family = [process.pid, *descendants(process.pid)]
+                peak = max(peak, sum(map(pss_megabytes, family)))
                 if not first and rows.exists() and rows.stat().st_size:
                     first = time.perf_counter() - began
                 time.sleep(PAUSE_SECONDS)
         finally:
+            # Interrupted, it must not outlive the measurement.
             process.kill()
             process.wait()
+
         if process.returncode:
-            raise RunError(
-                f"a run to measure ended with {process.returncode}: {errors.read_text().strip()[-500:]}"
-            )
+            why = errors.read_text().strip()[-500:]
+            raise RunError(f"a run to measure ended with {process.returncode}: {why}")
         records = [RoundRecord.parse(line) for line in rows.read_text().splitlines()]
+        # A quick run may have ended between two looks.
         return Watched(peak, first or time.perf_counter() - began, records)
 
 
 def pss_megabytes(pid: int) -> float:
-    """Memory of a process, each shared page divided by the number of those who share it; 0 once it is gone."""
+    """Memory of a process, each shared page divided by those who share it; 0 once it is gone."""
     try:
         lines = (PROC / str(pid) / "smaps_rollup").read_text().splitlines()
     except OSError:
@@ -70,11 +77,16 @@ def descendants(pid: int) -> list[int]:
     """The children of a process, their children and so on."""
     parents: dict[int, int] = {}
     for path in PROC.glob("[0-9]*/stat"):
-        try:  # pid (name, which may have spaces and brackets in it) state parent ...
-            parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        # pid (name, which may have spaces and brackets in it) state parent ...
+        try:
+            after_name = path.read_text().rpartition(")")[2]
+            parents[int(path.parent.name)] = int(after_name.split()[1])
         except (OSError, IndexError):
             continue  # gone
-    found, last = list[int](), [pid]
-    while last := [child for child, parent in parents.items() if parent in last]:
+
+    found: list[int] = []
+    last = [pid]
+    while last:
+        last = [child for child, parent in parents.items() if parent in last]
         found += last
     return found

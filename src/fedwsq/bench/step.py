@@ -1,4 +1,4 @@
-"""Training steps: what weight standardization and augmentation add, and a whole run against bare PyTorch loops."""
+"""Training steps: what standardization and augmentation add; a run against bare PyTorch loops."""
 
 import os
 import statistics
@@ -6,23 +6,21 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
-from fedwsq.bench.bare import BATCH, images, network, steps
+from fedwsq.bench.bare import BATCH, Loop, images, network, steps
 from fedwsq.bench.figure import REPEATS, Figure, figure, in_turn, ratios
 from fedwsq.core.threads import one_thread
 from fedwsq.data.batches import augment
-from fedwsq.federation.server import Federation
-from fedwsq.federation.workload import build_workload
-from fedwsq.plan.build import dump_plan, load_plan
-from fedwsq.plan.settings import Plan
-from fedwsq.training.local import Precision, resolve_precision
-from fedwsq.transports.pool import MALLOC, Pool
+from fedwsq.federation.simulation import SitePool, simulate
+from fedwsq.plan import Plan, load_plan
+from fedwsq.training.precision import Precision, resolve_precision
+from fedwsq.transports.pool import MALLOC
 
 CPU = torch.device("cpu")
 SHARD = 10 * BATCH  # the paper's: 50,000 pictures over 100 clients, ten batches an epoch
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def measure() -> list[Figure]:
@@ -37,58 +35,63 @@ def measure() -> list[Figure]:
 
 
 def standardization(precision: Precision, model: str = "resnet18", repeats: int = 15) -> Figure:
-    """A step with weight standardization over the same step without, each in a process that is set up like a worker."""
-    with bare_loops(
-        (model, 1, precision, True), (model, 1, precision, False), environment=MALLOC
-    ) as (ws, plain):
+    """A step with weight standardization over the same step without.
+
+    Each in a process that is set up like a worker.
+    """
+    both = [Loop(model, 1, precision, ws=True), Loop(model, 1, precision, ws=False)]
+    with bare_loops(both, {**ONE_THREAD, **MALLOC}) as (ws, plain):
         with_ws, without = in_turn([lambda: side_by_side(ws), lambda: side_by_side(plain)], repeats)
-    note = f"{precision}, {1e3 * statistics.median(without):.0f} ms a step without"
     return figure(
         f"{model} step, WS / without",
         ratios(with_ws, without),
         must=1.05,
         better="lower",
-        note=note,
+        note=f"{precision}, {1e3 * statistics.median(without):.0f} ms a step without",
     )
 
 
 def augmentation(precision: Precision, repeats: int = 21) -> Figure:
     """The share of augmentation in a ResNet-8 step."""
-    x, rng = images(BATCH).train.take(torch.arange(BATCH))[0], torch.Generator()
-    step, batch = in_turn(
-        [steps(network("resnet8"), 1, precision), lambda: augment(x, rng)], repeats
-    )
-    note = f"{1e3 * statistics.median(batch):.2f} ms of {1e3 * statistics.median(step):.0f} ms"
+    x, _ = images(BATCH).train.take(torch.arange(BATCH))
+    rng = torch.Generator()
+    train = steps(network("resnet8"), 1, precision)
+    step, batch = in_turn([train, lambda: augment(x, rng)], repeats)
     return figure(
-        "augmentation / ResNet-8 step", [100 * r for r in ratios(batch, step)],
-        unit="%", must=5.0, better="lower", note=note,
-    )  # fmt: skip
+        "augmentation / ResNet-8 step",
+        [100 * ratio for ratio in ratios(batch, step)],
+        unit="%",
+        must=5.0,
+        better="lower",
+        note=f"{1e3 * statistics.median(batch):.2f} ms of {1e3 * statistics.median(step):.0f} ms",
+    )
 
 
 def against_bare(
     model: str, epochs: int, must: float, precision: Precision, repeats: int = REPEATS
 ) -> Figure:
-    """Whole rounds of two clients on two workers, in turn with two bare loops side by side that train as much."""
+    """Whole rounds of two clients on two workers over two bare loops that train as much."""
     plan = training_plan(model, epochs, precision)
-    count, workload = epochs * SHARD // BATCH, build_workload(plan)
-    pool = Pool(dump_plan(plan), 2, CPU)
+    count = epochs * SHARD // BATCH
+    pool = SitePool(plan, 2, CPU)
+    # In turn with the loops, so that both meet the same machine.
     try:
-        with bare_loops(*[(model, count, precision)] * 2) as (first, second):
-            federation = Federation(workload, pool)
-            ours, bare = in_turn([federation.step, lambda: side_by_side(first, second)], repeats)
+        with bare_loops(2 * [Loop(model, count, precision)]) as (first, second):
+            server = simulate(plan).server(pool)
+            ours, bare = in_turn([server.step, lambda: side_by_side(first, second)], repeats)
     finally:
         pool.close()
+
     rate = 2 * count * BATCH / statistics.median(ours)
     note = f"{rate:.0f} samples a second, {count} steps a client, {precision}"
     if (os.cpu_count() or 1) < 2:
         note += "; one core for two workers"
-    return figure(
-        f"{model} run / bare loops, samples a second", ratios(bare, ours), must=must, note=note
-    )
+    name = f"{model} run / bare loops, samples a second"
+    return figure(name, ratios(bare, ours), must=must, note=note)
 
 
 def training_plan(model: str, epochs: int, precision: Precision) -> Plan:
-    """The paper's local work at 4 bits, for two clients that hold as much as one of a hundred would of CIFAR."""
+    """The paper's local work at 4 bits, for two clients with as much as one of a hundred has."""
     return load_plan(
         "cifar10",
         {
@@ -110,25 +113,28 @@ def training_plan(model: str, epochs: int, precision: Precision) -> Plan:
 
 @contextmanager
 def bare_loops(
-    *arguments: tuple[Any, ...], environment: Mapping[str, str] | None = None
+    loops: list[Loop], environment: Mapping[str, str] = ONE_THREAD
 ) -> Iterator[list["subprocess.Popen[str]"]]:
-    """A process for each tuple of arguments of `bare.main`, that waits for its turn."""
-    threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    loops = [
+    """A process for each loop, that waits for its turn."""
+    processes = [
         subprocess.Popen(
-            [sys.executable, "-c", f"from fedwsq.bench.bare import main; main{each!r}"],
+            [
+                sys.executable,
+                "-c",
+                f"from fedwsq.bench.bare import Loop, main; main(Loop{tuple(loop)!r})",
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **threads, **(environment or {})},
+            env={**os.environ, **environment},
         )
-        for each in arguments
+        for loop in loops
     ]
     try:
-        yield loops
+        yield processes
     finally:
-        for loop in loops:
-            loop.communicate()  # closes its input, which ends it
+        for process in processes:
+            process.communicate()  # closes its input, which ends it
 
 
 def side_by_side(*loops: "subprocess.Popen[str]") -> list[float]:

@@ -8,7 +8,8 @@ from fedwsq.core.errors import FedwsqError
 
 EXAMPLES = """\
 examples:
-  fedwsq run                                    the quick start: handwritten digits, FedWSQ at 4 bits
+  fedwsq run                                    \
+the quick start: handwritten digits, FedWSQ at 4 bits
   fedwsq run uplink.bits=1 rounds=20            the same, one bit a weight
   fedwsq run cifar10-resnet8 data.root=DIR      a shipped config on your data
   fedwsq resume runs/quickstart-1 rounds=80     go on with a run
@@ -18,29 +19,12 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; errors a user can act on become one line and exit code 2."""
-    from fedwsq import __version__
-    from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, resume, run
-
-    parser = argparse.ArgumentParser(
-        prog="fedwsq",
-        description="Communication-efficient federated learning: weight standardization and 1/2/4-bit updates.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"fedwsq {__version__}")
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, ls, levels, inspect, fetch, partition, bench):
-        verb.register(verbs)
-    args, more = parser.parse_known_args(argv)
-    if any("=" not in word or word.startswith("-") for word in more) or (
-        more and not hasattr(args, "words")
-    ):
-        parser.error(f"unrecognized arguments: {' '.join(more)}")
-    if more:  # overrides may stand after options too
-        args.words += more
+    parser = _parser()
+    args = _parse(parser, argv)
     if not hasattr(args, "main"):
         parser.print_help()
         return 0
+
     try:
         return int(args.main(args))
     except FedwsqError as error:
@@ -55,3 +39,36 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:  # a full disk, a folder without permission
         print(f"fedwsq: {error}", file=sys.stderr)
         return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    # Here and not above: whoever imports a helper of one verb need not load all the others.
+    from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, resume, run
+    from fedwsq.core.version import VERSION
+
+    parser = argparse.ArgumentParser(
+        prog="fedwsq",
+        description=(
+            "Communication-efficient federated learning: "
+            "weight standardization and 1/2/4-bit updates."
+        ),
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for verb in (run, resume, ls, levels, inspect, fetch, partition, bench):
+        verb.register(verbs)
+    return parser
+
+
+def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    args, more = parser.parse_known_args(argv)
+    if not more:
+        return args
+    # Overrides may stand after options too, where argparse does not look for them.
+    overrides = all("=" in word and not word.startswith("-") for word in more)
+    if not overrides or not hasattr(args, "words"):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    args.words += more
+    return args

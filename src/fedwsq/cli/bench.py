@@ -15,18 +15,21 @@ from fedwsq.cli.plot import blank, save
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.files import write_atomically
 
+FILE_WIDTH = 160  # room for whole lines
+REACHED = {None: "", True: "yes", False: "NO"}
+
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the verb."""
     parser = verbs.add_parser(
         "bench",
         help="measure codecs, training steps, rounds, memory and scale on this machine",
         description=(
-            "Measure the hot paths on this machine. Every figure is a ratio within the run (against memcpy, a bare "
-            "PyTorch loop, plain torch, 100 clients): the median of five or more, with its spread."
+            "Measure the hot paths on this machine. Every figure is a ratio within the run "
+            "(against memcpy, a bare PyTorch loop, plain torch, 100 clients): "
+            "the median of five or more, with its spread."
         ),
-        epilog="`all` takes about ten minutes on two idle cores.\n\nexamples:\n  fedwsq bench codec\n"
-        "  fedwsq bench all --json bench.json --plot scale.png\n",
+        epilog="`all` takes about ten minutes on two idle cores.\n\nexamples:\n"
+        "  fedwsq bench codec\n  fedwsq bench all --json bench.json --plot scale.png\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -51,6 +54,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 def main(args: argparse.Namespace) -> int:
     """Measure, print a table, and say which bars were met."""
     groups = list(GROUPS) if args.group == "all" else [args.group]
+    # What cannot be written is refused before ten minutes are spent on it.
     if args.plot and "population" not in groups:
         raise ConfigError(
             f"--plot draws what `population` measures, not `{args.group}`; use population or all"
@@ -58,6 +62,16 @@ def main(args: argparse.Namespace) -> int:
     picture = blank(args.plot, 8, 5) if args.plot else None
     if args.json and not args.json.parent.is_dir():
         raise ConfigError(f"cannot write {args.json}: there is no folder {args.json.parent}")
+
+    figures = _measure(groups, args.json)
+    if picture is not None:
+        draw(picture, figures)
+        save(picture, args.plot)
+    return 0
+
+
+def _measure(groups: list[str], file: Path | None) -> list[Figure]:
+    """The figures of these groups, printed, and written to a file that grows group by group."""
     about = {"date": time.strftime("%Y-%m-%d"), **machine()}
     print(f"{about['cpu']}, {about['cores']} cores, torch {about['torch']}")
     found: list[Figure] = []
@@ -65,21 +79,14 @@ def main(args: argparse.Namespace) -> int:
         for name in groups:
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
             found += GROUPS[name]()
-            if args.json:
-                write_atomically(args.json, as_json(about, found))
-    finally:  # interrupted: what there is
-        _console().print(_table(found))
-    if picture is not None:
-        draw(picture, found)
-        save(picture, args.plot)
-    return 0
-
-
-def _console() -> Console:
-    """As wide as the terminal; a file has room for whole lines."""
-    return Console(
-        highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else 160
-    )
+            if file:
+                write_atomically(file, as_json(about, found))
+    finally:
+        # Interrupted, there is something to show all the same.
+        width = None if sys.stdout.isatty() else FILE_WIDTH
+        console = Console(highlight=False, markup=False, emoji=False, width=width)
+        console.print(_table(found))
+    return found
 
 
 def _table(figures: list[Figure]) -> Table:
@@ -87,12 +94,12 @@ def _table(figures: list[Figure]) -> Table:
     for name in ("figure", "median", "spread", "must reach", "", ""):
         table.add_column(name)
     for each in figures:
-        bar = (
-            ""
-            if each.must is None
-            else f"{'>=' if each.better == 'higher' else '<='} {each.must:g} {each.unit}"
+        table.add_row(
+            each.name,
+            f"{each.value:.3g} {each.unit}",
+            f"{each.low:.3g} to {each.high:.3g}",
+            each.bar,
+            REACHED[each.reached],
+            each.note,
         )
-        met = {None: "", True: "yes", False: "NO"}[each.reached]
-        spread = f"{each.low:.3g} to {each.high:.3g}"
-        table.add_row(each.name, f"{each.value:.3g} {each.unit}", spread, bar, met, each.note)
     return table

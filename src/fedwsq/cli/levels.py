@@ -22,13 +22,14 @@ from fedwsq.core.errors import ConfigError, did_you_mean
 
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the verb."""
     parser = verbs.add_parser(
         "levels",
         help="print a codec's levels, with their error on the normal distribution",
-        description="Print a codec's levels, and their expected squared error, bias and entropy on N(0, 1).",
-        epilog="examples:\n  fedwsq levels 4\n  fedwsq levels 4 --kind optimal\n  fedwsq levels 2 --kind lloyd-max\n"
-        "  fedwsq levels 3 --codec uq --plot uq3.png\n",
+        description=(
+            "Print a codec's levels, and their expected squared error, bias and entropy on N(0, 1)."
+        ),
+        epilog="examples:\n  fedwsq levels 4\n  fedwsq levels 4 --kind optimal\n"
+        "  fedwsq levels 2 --kind lloyd-max\n  fedwsq levels 3 --codec uq --plot uq3.png\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
@@ -46,18 +47,21 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def main(args: argparse.Namespace) -> int:
-    """Print them."""
     found = level_set(args.codec, args.bits, args.kind)
+    # The figures are for data of unit variance, the levels in units of the codec's own scale.
     scaled = tuple(level * found.scale for level in found.levels)
     if args.plot:
         plot(scaled, args.plot)
+
     print("\n".join(f"{value: .10f}" for value in found.levels))
     if found.unit:
         print(
-            f"scale   {found.scale:.6f} std, which loses least: the figures are for it and for nearest rounding;"
+            f"scale   {found.scale:.6f} std, which loses least: "
+            "the figures are for it and for nearest rounding;"
         )
         print(
-            f"        the levels are in units of a packet's own scale ({found.unit} unless set otherwise)"
+            "        the levels are in units of a packet's own scale "
+            f"({found.unit} unless set otherwise)"
         )
     print(f"mse     {normal_error(scaled):.7g}")
     print(f"bias    {normal_bias(scaled):.3g}")
@@ -76,35 +80,37 @@ class LevelSet(NamedTuple):
 def level_set(name: str, bits: int, kind: str | None = None) -> LevelSet:
     """The levels of a codec in the table; ConfigError when it has none."""
     if name not in CODECS:
-        raise ConfigError(
-            f"no codec {name!r}; there are {', '.join(CODECS)}{did_you_mean(name, CODECS)}"
-        )
+        offer = f"{', '.join(CODECS)}{did_you_mean(name, CODECS)}"
+        raise ConfigError(f"no codec {name!r}; there are {offer}")
     if name == "danuq":
         return LevelSet(levels(bits, kind or "paper"))
     if name != "eden" and not callable(getattr(CODECS[name], "levels", None)):
         raise ConfigError(f"codec {name} has no fixed levels; try danuq or uq")
-    codec: Any = with_kind(name, kind)
-    if bits not in codec.rates:
-        raise ConfigError(
-            f"{name} has no {bits}-bit levels; it offers {', '.join(map(str, sorted(codec.rates)))}"
-        )
+
+    codec = with_kind(name, kind)
+    codec.rates.require(bits, name, what="levels")
+    # What EDEN quantizes is rotated, so nearly normal: its levels are the best for N(0, 1).
     if name == "eden":
         return LevelSet(levels(bits, "lloyd-max"))
     found = tuple(codec.levels(bits))
-    return LevelSet(found, best_scale(found), codec.scale)
+    return LevelSet(found, best_scale(found), codec.unit)
 
 
-def with_kind(name: str, kind: str | None) -> object:
+def with_kind(name: str, kind: str | None) -> Any:
     """The codec, with the one setting of its own that knows this kind."""
     target: Any = CODECS[name]
     if kind is None:
         return target()
-    common, hints = {f.name for f in fields(Grid)}, get_type_hints(target)
-    offers = {f.name: get_args(hints[f.name]) for f in fields(target) if f.name not in common}
-    for field, offer in offers.items():
+    # Settings that all codecs with levels share say nothing about which levels they are.
+    common = {f.name for f in fields(Grid)}
+    own = [f.name for f in fields(target) if f.name not in common]
+    hints = get_type_hints(target)
+    words: list[str] = []
+    for field in own:
+        offer = get_args(hints[field])
         if kind in offer:
             return target(**{field: kind})
-    words = [str(word) for offer in offers.values() for word in offer if isinstance(word, str)]
+        words += [word for word in offer if isinstance(word, str)]
     raise ConfigError(
         f"{name} has no levels of kind {kind!r}; it has {', '.join(words) or 'only one kind'}"
     )
@@ -116,7 +122,7 @@ def plot(found: tuple[float, ...], file: Path) -> None:
     axes = figure.subplots()
     reach = max(3.5, 1.1 * max(map(abs, found)))
     grid = [reach * (k / 200 - 1) for k in range(401)]
-    axes.plot(grid, [density(x) for x in grid], color="black", linewidth=1.2, label="N(0, 1)")
+    axes.plot(grid, list(map(density, grid)), color="black", linewidth=1.2, label="N(0, 1)")
     axes.vlines(
         edges(found),
         0,
@@ -126,14 +132,8 @@ def plot(found: tuple[float, ...], file: Path) -> None:
         linestyle="dashed",
         label="cell edges",
     )
-    axes.stem(
-        found,
-        [density(x) for x in found],
-        linefmt="C0-",
-        markerfmt="C0o",
-        basefmt=" ",
-        label="levels",
-    )
+    heights = list(map(density, found))
+    axes.stem(found, heights, linefmt="C0-", markerfmt="C0o", basefmt=" ", label="levels")
     axes.set(xlabel="x / std", ylabel="density", xlim=(-reach, reach), ylim=(0, None))
     axes.legend(frameon=False, fontsize="small")
     save(figure, file)

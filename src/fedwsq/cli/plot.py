@@ -9,7 +9,10 @@ from fedwsq.core.files import write_atomically
 
 
 def blank(path: Path, width: float, height: float) -> Any:
-    """An empty figure for `path`, in inches; what could not be saved there is refused before anything is done."""
+    """An empty figure for `path`, in inches.
+
+    What could not be saved there is refused now, before anything is computed for it.
+    """
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -23,7 +26,7 @@ def blank(path: Path, width: float, height: float) -> Any:
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write the figure, whole or not at all."""
+    # In memory first, so that the file is written whole or not at all.
     data = io.BytesIO()
     figure.savefig(data, format=_kind(path), dpi=150)
     write_atomically(path, data.getvalue())

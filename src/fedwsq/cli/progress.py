@@ -1,4 +1,4 @@
-"""What a run shows while it runs: a live line on a terminal, a plain line a round when piped, a summary at the end."""
+"""What a run shows: a live line on a terminal, a plain line a round when piped, a summary."""
 
 import os
 import signal
@@ -13,29 +13,67 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fedwsq.federation.record import RoundRecord
-from fedwsq.plan.build import plan_settings
+from fedwsq.plan import plan_settings
 from fedwsq.report.tensorboard import TensorBoard
-from fedwsq.runs.run import Run, Summary
+from fedwsq.runs import Run, Summary
 
 
 class _Console(Console):
-    """A console that falls silent when its reader leaves (`| head`, `| less`): a run is more than what it prints."""
+    """A console that falls silent when its reader leaves (`| head`, `| less`).
+
+    A run is more than what it prints.
+    """
 
     def on_broken_pipe(self) -> None:
         """Say so once, and let everything that is printed from now on go nowhere."""
         self.quiet = True
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # what is still buffered, too
+        # What is still buffered, too.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         with suppress(OSError):  # that reader may have had stderr as well
             print(
-                "fedwsq: nobody reads the output any more; the run goes on. Ctrl-C stops it, fedwsq resume takes it up",
+                "fedwsq: nobody reads the output any more; the run goes on. "
+                "Ctrl-C stops it, fedwsq resume takes it up",
                 file=sys.stderr,
             )
 
 
+class _Lines:
+    """For a pipe or a file: a line a round."""
+
+    on_client = None
+
+    def __init__(self, console: Console, rounds: int) -> None:
+        self._console = console
+        self._rounds = rounds
+
+    def on_round(self, record: RoundRecord) -> None:
+        self._console.print(_line(record, self._rounds))
+
+
+class _Bar:
+    """For a terminal: a bar that moves with every client."""
+
+    def __init__(self, bar: Progress, done: int, rounds: int) -> None:
+        self._bar = bar
+        self._done = done
+        self._last = "starting"
+        self._task = bar.add_task(self._last, total=rounds, completed=done)
+
+    def on_client(self, finished: int, asked: int) -> None:
+        # Not quite full before the round is over: the server has work of its own.
+        self._show(self._done + finished / asked * 0.99, f"{self._last}, client {finished}/{asked}")
+
+    def on_round(self, record: RoundRecord) -> None:
+        self._done = record.round
+        self._last = _short(record)
+        self._show(self._done, self._last)
+
+    def _show(self, completed: float, text: str) -> None:
+        self._bar.update(self._task, completed=completed, description=text, refresh=True)
+
+
 def follow(run: Run, tensorboard: bool, keep_messages: bool) -> int:
-    """Go on with a run to its end, or until Ctrl-C, and say what came of it. Returns the exit code."""
+    """Go on with a run to its end, or until Ctrl-C, and say what came of it: an exit code."""
     # Paths and reasons are printed as they are: what looks like markup in them is none.
     console = _Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     for warning in run.warnings:
@@ -45,15 +83,17 @@ def follow(run: Run, tensorboard: bool, keep_messages: bool) -> int:
     if board is not None:
         listeners.append(board.add)
     try:
-        with _sigterm_interrupts(), _display(run, console, listeners) as on_client:
-            summary = run.go(listeners, on_client, keep_messages)
+        with _sigterm_interrupts(), _display(run, console) as display:
+            listeners.append(display.on_round)
+            summary = run.go(listeners, display.on_client, keep_messages)
     except KeyboardInterrupt:
-        rounds = run.summary().rounds
         console.print(
-            f"stopped; {rounds} complete rounds are saved. Go on with: fedwsq resume {quote(str(run.folder))}"
+            f"stopped; {run.summary().rounds} complete rounds are saved. "
+            f"Go on with: fedwsq resume {quote(str(run.folder))}"
         )
         return 130
     finally:
+        # What it has not yet written would be lost.
         if board is not None:
             board.close()
     console.print(summary_table(run, summary))
@@ -61,15 +101,12 @@ def follow(run: Run, tensorboard: bool, keep_messages: bool) -> int:
 
 
 @contextmanager
-def _display(
-    run: Run, console: Console, listeners: list[Callable[[RoundRecord], None]]
-) -> Iterator[Callable[[int, int], None] | None]:
-    """Tell about rounds in the way the console can show; yields what to call as clients finish."""
-    rounds = run.plan.rounds
+def _display(run: Run, console: Console) -> Iterator[_Lines | _Bar]:
+    """Tell about rounds and clients in the way the console can show."""
     console.print(f"{run.folder}: {describe(run)}")
+    # A bar that redraws itself is noise in a file.
     if not console.is_terminal:
-        listeners.append(lambda record: console.print(_line(record, rounds)))
-        yield None
+        yield _Lines(console, run.plan.rounds)
         return
     columns = (
         BarColumn(),
@@ -78,23 +115,7 @@ def _display(
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as bar:
-        done = len(run.records)
-        last = "starting"
-        task = bar.add_task(last, total=rounds, completed=done)
-
-        def on_client(finished: int, asked: int) -> None:
-            text = f"{last}, client {finished}/{asked}"
-            bar.update(
-                task, completed=done + finished / asked * 0.99, description=text, refresh=True
-            )
-
-        def on_round(record: RoundRecord) -> None:
-            nonlocal done, last
-            done, last = record.round, _short(record)
-            bar.update(task, completed=done, description=last, refresh=True)
-
-        listeners.append(on_round)
-        yield on_client
+        yield _Bar(bar, len(run.records), run.plan.rounds)
 
 
 @contextmanager
@@ -113,39 +134,50 @@ def _sigterm_interrupts() -> Iterator[None]:
 
 def describe(run: Run) -> str:
     """The run in a line."""
-    plan, named = run.plan, plan_settings(run.plan)
-    standardize, uplink = named["model"]["standardize"]["name"], named["uplink"]
-    bits = (
-        f" at {uplink['bits']['bits']:g} bits"
-        if uplink["bits"]["name"] == "fixed"
-        else f", {uplink['bits']['name']}"
-    )
+    plan = run.plan
+    named = plan_settings(plan)
+    model = plan.model.build.name
+    standardize = named["model"]["standardize"]["name"]
+    if standardize != "none":
+        model += f" with {standardize}"
+
+    uplink = named["uplink"]["codec"]["name"]
+    bits = named["uplink"]["bits"]
+    if bits["name"] == "fixed":
+        uplink += f" at {bits['bits']:g} bits"
+    else:
+        uplink += f", {bits['name']}"
+
+    machine = run.machine
+    workers = "worker" if machine.workers == 1 else "workers"
     return (
         f"{plan.data.load.name}, {plan.data.clients} clients, {plan.clients_per_round} a round; "
-        f"{plan.model.build.name}{'' if standardize == 'none' else f' with {standardize}'}; "
-        f"{named['algorithm']['name']}; uplink {uplink['codec']['name']}{bits}; "
-        f"{run.workers} worker{'s' if run.workers > 1 else ''}, {run.device.type}, {plan.training.precision}"
+        f"{model}; {named['algorithm']['name']}; uplink {uplink}; "
+        f"{machine.workers} {workers}, {machine.device.type}, {plan.training.precision}"
     )
 
 
 def human_bytes(count: float) -> str:
     """`12.3 MB`, powers of ten."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+    if count < 1000:
+        return f"{count:.0f} B"
+    for unit in ("kB", "MB", "GB"):
         count /= 1000
-    return f"{count:.1f} TB"
+        if count < 1000:
+            return f"{count:.1f} {unit}"
+    return f"{count / 1000:.1f} TB"
 
 
 def _short(record: RoundRecord) -> str:
-    name = (
-        "metric"
-        if record.test_metric is not None or record.validation_metric is not None
-        else "accuracy"
-    )
-    accuracy = "" if record.accuracy is None else f"{name} {record.accuracy:.4f}, "
-    failed = f", {record.failed} failed" if record.failed else ""
-    return f"{accuracy}up {human_bytes(record.uplink_bytes)}, down {human_bytes(record.downlink_bytes)}{failed}"
+    """`accuracy 0.9123, up 80.1 kB, down 480.2 kB`."""
+    text = ""
+    if record.accuracy is not None:
+        usual = record.test_metric is None and record.validation_metric is None
+        text = f"{'accuracy' if usual else 'metric'} {record.accuracy:.4f}, "
+    text += f"up {human_bytes(record.uplink_bytes)}, down {human_bytes(record.downlink_bytes)}"
+    if record.failed:
+        text += f", {record.failed} failed"
+    return text
 
 
 def _line(record: RoundRecord, rounds: int) -> str:
@@ -156,7 +188,7 @@ def _line(record: RoundRecord, rounds: int) -> str:
 
 def summary_table(run: Run, summary: Summary) -> Table:
     """Accuracy and traffic of a finished run."""
-    on = run.workload.evaluated[0]
+    on = run.backend.evaluated_on  # test or validation
     table = Table(
         title=f"{run.folder} after {summary.rounds} rounds, {summary.seconds:.1f} s",
         show_header=False,

@@ -5,9 +5,8 @@ from pathlib import Path
 
 from fedwsq.cli.progress import follow
 from fedwsq.cli.run import add_machine_options
-from fedwsq.core.errors import ConfigError
-from fedwsq.plan.build import PLACES, parse_override
-from fedwsq.runs.run import Run
+from fedwsq.plan import parse_override
+from fedwsq.runs import Run
 
 EXAMPLES = """\
 Goes on from the last whole checkpoint, to the same weights as if the run had never stopped.
@@ -41,15 +40,6 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 def main(args: argparse.Namespace) -> int:
     """Resume it."""
-    given = dict(map(parse_override, args.words))
-    for key in given:
-        if key not in ("rounds", *PLACES):
-            raise ConfigError(
-                f"{key} cannot change on resume, only rounds and where files lie ({', '.join(PLACES)}) can; "
-                "start another run for that"
-            )
-    rounds = given.pop("rounds", None)
-    if rounds is not None and (type(rounds) is not int or rounds < 1):
-        raise ConfigError(f"rounds is {rounds!r}, must be a whole number of at least 1")
-    with Run.resume(args.folder, rounds, args.workers, args.device, given) as run:
+    changes = dict(map(parse_override, args.words))
+    with Run.resume(args.folder, changes, args.workers, args.device) as run:
         return follow(run, args.tensorboard, args.keep_messages)

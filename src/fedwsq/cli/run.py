@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedwsq.cli.progress import follow
-from fedwsq.plan.build import load_plan
+from fedwsq.plan import load_plan
 from fedwsq.report.tensorboard import summary_writer
 from fedwsq.runs.run import Run
 
@@ -25,7 +25,6 @@ examples:
 
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the verb."""
     parser = verbs.add_parser(
         "run",
         help="start a run",
@@ -65,12 +64,11 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """Run it."""
-    words: list[str] = args.words
-    config = words.pop(0) if words and "=" not in words[0] else "quickstart"
-    plan = load_plan(config, words)
+    config, overrides = config_and_overrides(args.words)
+    plan = load_plan(config, overrides)
     if args.tensorboard:
         summary_writer()  # is it there? Asked before a directory is made
+
     folder = args.out or free_folder(Path(config).stem)
     try:
         with Run.create(plan, folder, args.workers, args.device or "auto") as run:
@@ -82,10 +80,18 @@ def main(args: argparse.Namespace) -> int:
                 folder.parent.rmdir()
 
 
+def config_and_overrides(words: list[str]) -> tuple[str, list[str]]:
+    """`[CONFIG] KEY=VALUE ...` in its two parts; the config is the quick start unless given."""
+    if words and "=" not in words[0]:
+        return words[0], words[1:]
+    return "quickstart", words
+
+
 def free_folder(name: str) -> Path:
-    """The first of runs/NAME-1, runs/NAME-2, ... that is not there yet, made at once: another run may be starting."""
+    """The first of runs/NAME-1, runs/NAME-2, ... that is not there yet, and now is."""
     for number in itertools.count(1):
         folder = Path("runs", f"{name}-{number}")
+        # Made at once, not only looked for: another run may be starting.
         try:
             folder.mkdir(parents=True)
         except FileExistsError:

@@ -1,6 +1,9 @@
-"""Codecs: a flat update to bytes and back. One codec a file; `CODECS` and `BITS` name them for configs."""
+"""Codecs: a flat update to bytes and back.
 
-from fedwsq.codecs.base import Codec, Packet
+One codec a file; `CODECS` and `BITS` name them for configs.
+"""
+
+from fedwsq.codecs.base import Codec, Packet, Stateless
 from fedwsq.codecs.bits import BITS, BitPolicy, Fixed
 from fedwsq.codecs.danuq import Danuq, Danuq8
 from fedwsq.codecs.ecq import Ecq
@@ -10,6 +13,7 @@ from fedwsq.codecs.float32 import Float32
 from fedwsq.codecs.fp import Fp
 from fedwsq.codecs.nf import Nf
 from fedwsq.codecs.qsgd import Qsgd
+from fedwsq.codecs.rates import Rates
 from fedwsq.codecs.rotated import Rotated
 from fedwsq.codecs.sign import Sign
 from fedwsq.codecs.topk import Topk
@@ -47,8 +51,10 @@ __all__ = [
     "Nf",
     "Packet",
     "Qsgd",
+    "Rates",
     "Rotated",
     "Sign",
+    "Stateless",
     "Topk",
     "Uq",
 ]

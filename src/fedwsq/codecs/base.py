@@ -1,33 +1,43 @@
 """What a codec is: a flat float32 vector to a `Packet` of real bytes, and back."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple, Protocol
+from typing import (
+    Any,
+    ClassVar,
+    Literal,
+    NamedTuple,
+    Protocol,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedwsq.core.errors import UpdateError
+from fedwsq.codecs.rates import Rates
+from fedwsq.core.errors import ConfigError, UpdateError
 from fedwsq.core.types import Rate
 
 Values = NDArray[np.float32] | Tensor  # elements in a row: an array on the CPU, a tensor on a GPU
-AS_ARRAYS = (
-    "cpu",
-    "mps",
-)  # the devices whose tensors are coded as arrays, on the CPU; mps has no float64
-# Nothing real comes near it, and weight x scale x level summed over any cohort stays finite below it.
+Side = tuple[float, ...]  # the few numbers that travel beside a code: its scales, or a step
+# The devices whose tensors are coded as arrays, on the CPU: mps has no float64.
+AS_ARRAYS = ("cpu", "mps")
+# Nothing real comes near it, and weight x scale x level summed over any cohort stays finite below.
 MAX_MAGNITUDE = 1e20
 
 
 class Packet(NamedTuple):
-    """One coded tensor. `own_scale`: decode with the scale in `side` instead of the shared one."""
+    """One coded tensor."""
 
     code: bytes
-    side: tuple[float, ...]
+    side: Side
     rate: Rate
     numel: int
-    own_scale: bool = False
+    own_scale: bool = False  # decode with the scales in `side` instead of the shared ones
     codec: int = 0  # the codec's `wire_id`, stamped by the link that sends the packet
     rows: int = 1  # the tensor's output channels, its first dimension; 1 for a vector
 
@@ -35,86 +45,123 @@ class Packet(NamedTuple):
 class Codec(Protocol):
     """Float32 tensor <-> `Packet`; `shared` is known to both ends before encoding.
 
-    A codec is a frozen dataclass: its fields are its settings. It sees the elements in a row, and of the tensor's shape
-    only how many output channels there are. What is coded, and what is added to, may be on any device; `shared` and all
-    that comes out is on the CPU. The link checks `rates` and `max_bytes`; a codec may take them for granted in `decode`
-    and `accumulate`.
+    A codec is a frozen dataclass: its fields are its settings. It sees the elements in a row, and
+    of the tensor's shape only how many output channels there are. What is coded, and what is added
+    to, may be on any device; `shared` and all that comes out is on the CPU. The link checks `rates`
+    and `max_bytes`; a codec may take them for granted in `decode` and `accumulate`.
+
+        packet = codec.encode(x, shared, 4, seed)
+        codec.check(packet)                              # at the other end
+        update = codec.decode(packet, shared, seed).view(x.shape)
+        shared = codec.fold(shared, [packet.side, ...])  # for the next round
     """
 
-    wire_id: ClassVar[
-        int
-    ]  # one byte in the message; 128 and above are free for codecs outside the package
+    # One byte in the message; 128 and above are free for codecs outside the package.
+    wire_id: ClassVar[int]
+
+    def __hash__(self) -> int:
+        """Equal settings, equal hash: what was once measured of a codec is remembered."""
+        return object.__hash__(self)  # a dataclass that is frozen has its own
 
     @property
-    def rates(self) -> frozenset[int] | tuple[float, float]:
-        """The bit widths on offer: a set, or a closed interval (entropy-coded)."""
-        ...
+    @abstractmethod
+    def rates(self) -> Rates:
+        """The bits a parameter on offer: a few, or an interval (coded by entropy)."""
 
     @property
     def unbiased(self) -> bool:
         """Whether the decoded value's expectation over `seed` is the input."""
-        ...
+        return False
 
+    @abstractmethod
     def init(self, numel: int, rows: int = 1) -> Tensor:
-        """The shared state before the first round, a float32 vector; empty when nothing is shared."""
-        ...
+        """The shared state before the first round, a float32 vector; empty if nothing is shared."""
 
+    @abstractmethod
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
-        """Code `x`, float32 of any shape; it is not changed. Without a `shared` state the packet stands for itself."""
-        ...
+        """Code `x`, float32 of any shape; it is not changed.
 
+        With an empty `shared` the packet stands for itself. `ConfigError` for a rate that is not on
+        offer, `UpdateError` for an update that is not finite.
+        """
+
+    @abstractmethod
     def check(self, packet: Packet) -> None:
-        """Raise `MessageError` when the code itself carries values that must not reach a model."""
-        ...
+        """Raise `MessageError` unless `decode` would make finite values of the packet.
 
+        It may come from anybody: whatever passes must not harm a model.
+        """
+
+    @abstractmethod
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
-        """The vector that `packet` stands for, flat."""
-        ...
+        """The vector that `packet` stands for, flat; `shared` and `seed` are those of `encode`."""
 
     def accumulate(
         self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
     ) -> None:
-        """`out += weight * decode(packet)`, `out` flat and contiguous."""
-        ...
+        """`out += weight * decode(packet)`, bit for bit; `out` is flat and contiguous.
 
-    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
-        """The shared state after a round, from the side values of every accepted packet."""
-        ...
-
-    def max_bytes(self, numel: int, rate: Rate) -> int:
-        """The longest `code` of this many elements; a fixed-rate codec sends exactly this."""
-        ...
-
-    def side_values(self, numel: int, rows: int = 1) -> int:
-        """How many side values each packet of such a tensor carries."""
-        ...
-
-
-class Alone:
-    """What codecs have in common whose packets stand for themselves, with nothing shared."""
-
-    def init(self, numel: int, rows: int = 1) -> Tensor:
-        """Nothing."""
-        return torch.empty(0)
-
-    def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
-        """The vector that `packet` stands for, flat."""
-        raise NotImplementedError
-
-    def accumulate(
-        self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
-    ) -> None:
-        """`out += weight * decode(packet)`, bit for bit."""
+        A codec that need not unpack the whole vector for it has its own.
+        """
         add_weighted(out, self.decode(packet, shared, seed), weight)
 
-    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
-        """Nothing to learn."""
+    @abstractmethod
+    def fold(self, shared: Tensor, sides: Sequence[Side]) -> Tensor:
+        """The shared state after a round, from the `side` of every accepted packet."""
+
+    @abstractmethod
+    def max_bytes(self, numel: int, rate: Rate) -> int:
+        """The longest `code` of this many elements; with `rates.fixed_length`, the only length."""
+
+    @abstractmethod
+    def side_values(self, numel: int, rows: int = 1) -> int:
+        """How many numbers the `side` of each packet of such a tensor has."""
+
+
+class Stateless(Codec):
+    """What a codec needs whose packets stand for themselves: nothing is shared, nothing learned.
+
+    Left to write: `wire_id`, `rates`, `encode`, `decode`, `check` and `max_bytes`; `side_values`
+    where there are any, and `unbiased` where it is.
+    """
+
+    def __post_init__(self) -> None:
+        require_known(self)
+
+    def init(self, numel: int, rows: int = 1) -> Tensor:
+        return torch.empty(0)
+
+    def fold(self, shared: Tensor, sides: Sequence[Side]) -> Tensor:
         return shared
+
+    def side_values(self, numel: int, rows: int = 1) -> int:
+        return 0
+
+
+def name_of(codec: object) -> str:
+    """What errors call a codec."""
+    return type(codec).__name__.lower()
+
+
+def require_known(codec: Any) -> None:
+    """Refuse a setting that is none of the words that its field's type lists."""
+    for field, hint in get_type_hints(type(codec)).items():
+        if get_origin(hint) is not Literal:
+            continue
+        words = [f'"{word}"' for word in get_args(hint)]
+        value = getattr(codec, field)
+        if value not in get_args(hint):
+            raise ConfigError(
+                f'{name_of(codec)} {field} = "{value}" is unknown; '
+                f"it is {', '.join(words[:-1])} or {words[-1]}"
+            )
 
 
 def rows_of(shape: Sequence[int]) -> int:
-    """The output channels of a weight; a vector has one row."""
-    return shape[0] if len(shape) > 1 and 0 not in shape else 1
+    """The output channels of a weight; a vector has one row, and so has a tensor of nothing."""
+    if len(shape) < 2 or 0 in shape:
+        return 1
+    return shape[0]
 
 
 def on_gpu(x: Tensor) -> bool:
@@ -124,16 +171,19 @@ def on_gpu(x: Tensor) -> bool:
 
 def resident_values(x: Tensor) -> Values:
     """The elements of `x` in a row; on a GPU they stay there."""
-    return x.detach().float().reshape(-1) if on_gpu(x) else flat_values(x)
+    if on_gpu(x):
+        return x.detach().float().reshape(-1)
+    return flat_values(x)
 
 
 def flat_values(x: Tensor) -> NDArray[np.float32]:
     """The elements of `x` in a row, on the CPU and side by side."""
-    return np.ascontiguousarray(x.detach().float().reshape(-1).cpu().numpy())
+    flat = x.detach().float().reshape(-1)
+    return np.ascontiguousarray(flat.cpu().numpy())
 
 
 def finite_values(x: Tensor, codec: str) -> NDArray[np.float32]:
-    """The elements of `x` in a row, on the CPU; an update that is not finite, or beyond all reason, is refused."""
+    """The elements of `x` in a row, on the CPU; what is not finite or beyond reason is refused."""
     values = flat_values(x)
     require_finite(largest_magnitude(values), codec)
     return values
@@ -141,7 +191,10 @@ def finite_values(x: Tensor, codec: str) -> NDArray[np.float32]:
 
 def largest_magnitude(values: Values) -> float:
     """max|x|, NaN if any is; 0 of nothing."""
-    return max(float(values.max()), -float(values.min())) if len(values) else 0.0
+    if not len(values):
+        return 0.0
+    top = max(float(values.max()), -float(values.min()))
+    return abs(top)  # of zeros alone it may be -0
 
 
 def require_finite(largest: float, codec: str) -> None:
@@ -154,8 +207,8 @@ def require_finite(largest: float, codec: str) -> None:
 
 
 def add_weighted(out: Tensor, decoded: Tensor, weight: float) -> None:
-    """`out += weight * decoded` with two roundings: what a plain loop gives, unlike `add_(alpha=weight)`.
+    """`out += weight * decoded`; `out` is on any device, `decoded` is used up.
 
-    `out` is on any device; `decoded` is used up.
+    Two roundings, what a plain loop gives, unlike `add_(alpha=weight)`.
     """
     out += decoded.mul_(weight).to(out.device)

@@ -1,64 +1,52 @@
 """The identity: every value in four bytes."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import MAX_MAGNITUDE, Alone, Packet, finite_values, rows_of
-from fedwsq.core.errors import ConfigError, MessageError
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, Stateless, finite_values, rows_of
+from fedwsq.codecs.packing import require_length
+from fedwsq.codecs.rates import Rates
+from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Rate
 
 
 @dataclass(frozen=True)
-class Float32(Alone):
+class Float32(Stateless):
     """Little-endian float32, as it is; nothing shared, nothing lost."""
 
-    wire_id: ClassVar[int] = 0
-
-    @property
-    def rates(self) -> frozenset[int]:
-        """32 bits, nothing else."""
-        return frozenset({32})
+    wire_id = 0
+    rates = Rates.of(32)
 
     @property
     def unbiased(self) -> bool:
-        """Yes: the decoded value is the input."""
         return True
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
-        """The bytes of `x`."""
-        if rate not in self.rates:
-            raise ConfigError(f"float32 has no {rate:g}-bit rate; it offers 32")
-        values = finite_values(x, "float32")
-        return Packet(
-            values.astype("<f4", copy=False).tobytes(), (), rate, x.numel(), rows=rows_of(x.shape)
-        )
+        self.rates.require(rate, "float32")
+        code = finite_values(x, "float32").astype("<f4", copy=False).tobytes()
+        return Packet(code, (), rate, x.numel(), rows=rows_of(x.shape))
 
     def check(self, packet: Packet) -> None:
-        """Raise `MessageError` unless the code is `numel` finite values of sane size and nothing else."""
+        """Refuse all but `numel` finite values of sane size."""
         if packet.side:
             raise MessageError(f"a float32 packet has no side values, not {len(packet.side)}")
-        if len(packet.code) != 4 * packet.numel:
-            raise MessageError(
-                f"{packet.numel} float32 values take {4 * packet.numel} bytes, not {len(packet.code)}"
-            )
+
+        size = self.max_bytes(packet.numel, packet.rate)
+        require_length(packet.code, size, f"{packet.numel} float32 values")
+
         largest = np.abs(np.frombuffer(packet.code, "<f4")).max(initial=0.0)
         if not largest <= MAX_MAGNITUDE:  # NaN fails too
             raise MessageError(
-                f"a float32 packet carries {largest}; values must be finite and at most {MAX_MAGNITUDE:g}"
+                f"a float32 packet carries {largest}; "
+                f"values must be finite and at most {MAX_MAGNITUDE:g}"
             )
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
-        """The values, in memory of their own."""
+        # In memory of their own: a tensor over the packet's bytes could not be written to.
         return torch.from_numpy(np.frombuffer(packet.code, "<f4").astype(np.float32))
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
-        """Four bytes a value."""
         return 4 * numel
-
-    def side_values(self, numel: int, rows: int = 1) -> int:
-        """None."""
-        return 0

@@ -1,10 +1,13 @@
-"""The codecs' inner loops, compiled by numba if it is installed: one pass over the vector and no copy of it.
+"""The codecs' inner loops, compiled by numba if it is installed: one pass and no copy.
 
-What each computes is easiest to read in plain torch, which also does it on a GPU: `reference.quantize`, `expand` and
-`survey`. Each gives the bits of its twin in numpy (`grid.quantize`, `grid.look_up`, `groups.moments`), which runs where
-numba is missing, for other widths and as long as there is too little to do to load it. The loops are plain Python until
-then. They work in pieces that stay in the innermost cache, and without branches, so that the compiler makes wide
-instructions of them.
+What each computes is easiest to read in plain torch, which also does it on a GPU:
+`reference.quantize`, `expand` and `survey`. Each gives the bits of its twin in numpy
+(`coding.quantize`, `coding.look_up`, `groups.moments`), which runs where numba is missing, for
+other widths and as long as there is too little to do to load it. The loops are plain Python until
+then.
+
+They work in pieces that stay in the innermost cache, and without branches, so that the compiler
+makes wide instructions of them.
 """
 
 import functools
@@ -12,7 +15,7 @@ import importlib
 import io
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +30,60 @@ MANY_EDGES = 32  # from here on only every 16th is counted first
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
-Measured = NDArray[np.float64]
-NEAREST, NOTHING = np.full(1, 0.5, np.float32), np.empty(0, np.float32)
+Doubles = NDArray[np.float64]
+
+# How a code is found, see `Rounding`. Plain numbers: the loops are compiled for them.
+COUNT = 0
+UNIFORM = 1
+MAGNITUDE = 2
+BETWEEN = 3
+
+NOTHING = np.empty(0, np.float32)
+NEAREST = np.full(1, 0.5, np.float32)
+
+
+class Scales(NamedTuple):
+    """One scale for every `size` elements in a row; the last may have fewer."""
+
+    each: Floats
+    size: int
+
+    def spread(self, numel: int) -> Floats:
+        """The scale of every element; a single one is left as it is, to be broadcast."""
+        if len(self.each) == 1:
+            return self.each
+        return np.repeat(self.each, self.size)[:numel]
+
+
+class Rounding(NamedTuple):
+    """How the code of x / scale is found.
+
+    COUNT is the number of `marks` below it, which are edges then. BETWEEN goes from the level below
+    to the next, and the marks are the levels. UNIFORM is as `uq.quantize_uniform` and MAGNITUDE as
+    `qsgd.quantize_magnitude`, by arithmetic and without marks. All but COUNT go up where the draw
+    is below the share of the way: `draws` has one for each element, or one for all.
+    """
+
+    form: int
+    marks: Floats = NOTHING
+    draws: Floats = NEAREST
+
+
+class Coded(NamedTuple):
+    """A vector as packed codes: each stands for a level, times the scale of its group."""
+
+    code: bytes
+    bits: int
+    numel: int
+    levels: Floats
+    scales: Scales
 
 
 def usable(numel: int, bits: int = 8) -> bool:
-    """Whether a vector of so many elements goes through these: a large one, and all once many have come."""
+    """Whether a vector of so many elements goes through these.
+
+    A large one does, and all do once many have come.
+    """
     global _seen
     if bits not in WIDTHS:
         return False
@@ -43,88 +94,90 @@ def usable(numel: int, bits: int = 8) -> bool:
     return _numba() is not None
 
 
-COUNT, UNIFORM, MAGNITUDE, BETWEEN = range(4)  # how a code is found: see the codecs that name them
+def quantize(values: Floats, scales: Scales, bits: int, rounding: Rounding) -> bytes:
+    """The packed code of each x / scale; 0 where the scale is 0."""
+    _require_scales(len(values), scales)
+    form, marks, draws = rounding
+    if len(draws) not in (1, len(values)):
+        raise ValueError(f"{len(draws)} draws do not fit {len(values)} elements")
 
-
-def quantize(values: Floats, scales: Floats, size: int, edges: Floats, bits: int, form: int = COUNT,
-             draws: Floats = NEAREST, levels: Floats = NOTHING) -> bytes:  # fmt: skip
-    """The packed number of edges below each x / scale, one scale for every `size` elements; 0 where the scale is 0.
-
-    Other forms round with `draws`, one for each element or one for all: UNIFORM as `uq.quantize_uniform`, MAGNITUDE as
-    `qsgd.quantize_magnitude`, BETWEEN from the level below, of which `edges` are all but the ends, to the next.
-    """
-    _require_scales(len(values), scales, size)
-    if len(draws) not in (1, len(values)) or (form == BETWEEN and len(levels) != len(edges) + 2):
-        raise ValueError(
-            f"{len(draws)} draws and {len(levels)} levels do not fit {len(values)} elements"
-        )
+    edges = marks
+    if form == BETWEEN:
+        if len(marks) < 2:
+            raise ValueError(f"there is nothing between {len(marks)} levels")
+        # All levels but the ends: what is outside goes to an end.
+        edges = marks[1:-1]
     if len(edges) >= 2**bits:
         raise ValueError(f"{len(edges)} edges do not fit in {bits} bits")
     if len(edges) >= MANY_EDGES:
         edges = np.pad(edges, (0, 255 - len(edges)), constant_values=np.inf)
+
     length = (len(values) * bits + 7) // 8
     if not length:
         return b""
-    # Bytes that are written in place: to copy megabytes of them takes about as long as to find them.
+    # Bytes that are written in place: to copy megabytes takes about as long as to find them.
     file = io.BytesIO()
     file.seek(length - 1)
     file.write(b"\0")
     with file.getbuffer() as view:
         packed = np.frombuffer(view, np.uint8)
+        stride = int(len(draws) > 1)
         _kernel("quantize")(
-            values, scales, size, edges, bits, form, draws, int(len(draws) > 1), levels, packed
+            values, scales.each, scales.size, edges, bits, form, draws, stride, marks, packed
         )
     return file.getvalue()
 
 
-def expand(
-    code: bytes,
-    bits: int,
-    levels: Floats,
-    scales: Floats,
-    size: int,
-    weight: float,
-    out: Floats,
-    add: bool,
-) -> None:
+def expand(coded: Coded, weight: float, out: Floats, add: bool) -> None:
     """Write the level of each code, times its scale, times `weight`, into `out`, or add it."""
-    _require_scales(len(out), scales, size)
+    code, bits, _, levels, scales = coded
+    # The compiled loops trust their arguments, so `out` itself is held against the rest.
+    _require_scales(len(out), scales)
     if len(code) != (len(out) * bits + 7) // 8:
         raise ValueError(f"{len(code)} bytes are not {len(out)} codes of {bits} bits")
     # What each byte stands for; codes without a level have the last one's.
     table = levels.take(_codes_of_bytes(bits), mode="clip")
     pairs = table.reshape(-1).view(np.uint64)
-    _kernel("expand")(
-        np.frombuffer(code, np.uint8), bits, pairs, scales, size, np.float32(weight), out, add
-    )
+    packed = np.frombuffer(code, np.uint8)
+    _kernel("expand")(packed, bits, pairs, scales.each, scales.size, np.float32(weight), out, add)
 
 
-def survey(values: Floats, size: int) -> Measured:
-    """Of every `size` elements max|x|, the sum of x - x[0] and that of its square; see `groups.moments`."""
+def survey(values: Floats, size: int) -> Doubles:
+    """Of every `size` elements max|x|, the sum of x - x[0] and that of its square.
+
+    See `groups.moments`.
+    """
     out = np.empty((math.ceil(len(values) / size), 3))
     _kernel("survey")(values, size, out)
     return out
 
 
-def _require_scales(numel: int, scales: Floats, size: int) -> None:
-    # The compiled loops trust their arguments: a wrong number here would be a read outside the array there.
-    if numel and (size < 1 or len(scales) != math.ceil(numel / size)):
-        raise ValueError(f"{len(scales)} scales do not fit {numel} elements in groups of {size}")
+def _require_scales(numel: int, scales: Scales) -> None:
+    # A wrong number here would be a read outside the array in the compiled loops.
+    each, size = scales
+    if numel and (size < 1 or len(each) != math.ceil(numel / size)):
+        raise ValueError(f"{len(each)} scales do not fit {numel} elements in groups of {size}")
 
 
-def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, form: Any, draws: Any, each: Any,
-              levels: Any, out: Any) -> None:  # fmt: skip
+# The loops. Their arguments are single arrays and numbers, which is what numba compiles best.
+
+
+def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, form: Any, draws: Any,
+              stride: Any, levels: Any, out: Any) -> None:  # fmt: skip
     ratios = np.empty(PIECE, np.float32)
     codes = np.empty(PIECE, np.uint8)
     for start in range(0, len(values), PIECE):
         stop = min(start + PIECE, len(values))
+
+        # The ratios, group by group. Where the scale is 0 they are below every edge, and so is
+        # what is left of the last piece: a code of 0, and zeros after the last code.
         at = start
         while at < stop:
             group = at // size
             end = min((group + 1) * size, stop)
-            # Below every edge: where the scale is 0, so is the code.
             scale = scales[group]
-            x, ratio = values[at:end], ratios[at - start : end - start]
+            x = values[at:end]
+            ratio = ratios[at - start : end - start]
             if scale == 0:
                 ratio[:] = -np.inf
             else:
@@ -132,27 +185,29 @@ def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, form: 
                     ratio[j] = x[j] / scale
             at = end
         ratios[stop - start :] = -np.inf
+
+        # How many edges are below each. All of a piece against one edge is a single wide
+        # comparison, so up to 31 edges this beats a search.
         codes[:] = 0
-        stride = 1 if len(edges) < MANY_EDGES else 16
-        for k in range(stride - 1, len(edges), stride):
+        apart = 1 if len(edges) < MANY_EDGES else 16
+        for k in range(apart - 1, len(edges), apart):
             for j in range(PIECE):
                 codes[j] += np.uint8(ratios[j] > edges[k])
-        if stride > 1:
+        if apart > 1:
             for j in range(PIECE):  # the other fifteen between two of those, by halving
                 found = np.uint64(codes[j]) * np.uint64(16)
                 for step in (8, 4, 2, 1):
-                    found += (
-                        np.uint64(step)
-                        if ratios[j] > edges[found + np.uint64(step - 1)]
-                        else np.uint64(0)
-                    )
+                    above = ratios[j] > edges[found + np.uint64(step - 1)]
+                    found += np.uint64(step) if above else np.uint64(0)
                 codes[j] = found
+
+        # Rounding by chance, or by arithmetic where the draw is 1/2.
         if form == UNIFORM:
             top = np.float32(2**bits - 1)
             for j in range(stop - start):
                 f = (ratios[j] + np.float32(1)) * (top / np.float32(2))
                 k = np.floor(f)
-                if draws[(start + j) * each] < f - k:
+                if draws[(start + j) * stride] < f - k:
                     k += np.float32(1)
                 codes[j] = np.uint8(min(max(k, np.float32(0)), top))
         elif form == MAGNITUDE:
@@ -160,16 +215,19 @@ def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, form: 
             for j in range(stop - start):
                 f = abs(ratios[j]) * most
                 k = np.floor(f)
-                if draws[(start + j) * each] < f - k:
+                if draws[(start + j) * stride] < f - k:
                     k += np.float32(1)
                 k = min(k, most)
                 codes[j] = np.uint8(most - k if ratios[j] < 0 else most + k)
         elif form == BETWEEN:
             for j in range(stop - start):
                 below = levels[codes[j]]
-                share = (ratios[j] - below) / (levels[np.uint64(codes[j]) + np.uint64(1)] - below)
-                if draws[(start + j) * each] < share:
+                gap = levels[np.uint64(codes[j]) + np.uint64(1)] - below
+                share = (ratios[j] - below) / gap
+                if draws[(start + j) * stride] < share:
                     codes[j] += np.uint8(1)
+
+        # The codes into bytes, a loop for each width: the compiler knows how often the inner runs.
         packed = out[start * bits // 8 : (stop * bits + 7) // 8]
         if bits == 8:
             packed[:] = codes[: len(packed)]
@@ -178,37 +236,30 @@ def _quantize(values: Any, scales: Any, size: Any, edges: Any, bits: Any, form: 
                 packed[j] = codes[2 * j] | codes[2 * j + 1] << 4
         elif bits == 2:
             for j in range(len(packed)):
-                packed[j] = (
-                    codes[4 * j]
-                    | codes[4 * j + 1] << 2
-                    | codes[4 * j + 2] << 4
-                    | codes[4 * j + 3] << 6
-                )
+                byte = np.uint8(0)
+                for m in range(4):
+                    byte |= codes[4 * j + m] << 2 * m
+                packed[j] = byte
         else:
             for j in range(len(packed)):
-                low = (
-                    codes[8 * j]
-                    | codes[8 * j + 1] << 1
-                    | codes[8 * j + 2] << 2
-                    | codes[8 * j + 3] << 3
-                )
-                high = (
-                    codes[8 * j + 4]
-                    | codes[8 * j + 5] << 1
-                    | codes[8 * j + 6] << 2
-                    | codes[8 * j + 7] << 3
-                )
-                packed[j] = low | high << 4
+                byte = np.uint8(0)
+                for m in range(8):
+                    byte |= codes[8 * j + m] << m
+                packed[j] = byte
 
 
 def _expand(
     code: Any, bits: Any, pairs: Any, scales: Any, size: Any, weight: Any, out: Any, add: Any
 ) -> None:
-    # Two float32 at a time, moved as one integer: the compiler joins no neighbouring scalars by itself.
+    # Two float32 at a time, moved as one integer: the compiler joins no scalars by itself.
     found = np.empty(PIECE // 2, np.uint64)
-    chosen, single = found.view(np.float32), pairs.view(np.float32)
+    chosen = found.view(np.float32)
+    single = pairs.view(np.float32)
     for start in range(0, len(out), PIECE):
         stop = min(start + PIECE, len(out))
+
+        # The levels of a piece, from a table of what each byte stands for. All of a byte's are read
+        # before one is written: the compiler cannot know that a write leaves the table alone.
         piece = code[start * bits // 8 : (stop * bits + 7) // 8]
         if bits == 8:
             for j in range(len(piece)):
@@ -219,24 +270,30 @@ def _expand(
         elif bits == 2:
             for j in range(len(piece)):
                 k = np.uint64(piece[j]) * np.uint64(2)
-                a, b = pairs[k], pairs[k + np.uint64(1)]
-                found[2 * j], found[2 * j + 1] = a, b
+                a = pairs[k]
+                b = pairs[k + np.uint64(1)]
+                found[2 * j] = a
+                found[2 * j + 1] = b
         else:
             for j in range(len(piece)):
                 k = np.uint64(piece[j]) * np.uint64(4)
-                a, b, c, d = (
-                    pairs[k],
-                    pairs[k + np.uint64(1)],
-                    pairs[k + np.uint64(2)],
-                    pairs[k + np.uint64(3)],
-                )
-                found[4 * j], found[4 * j + 1], found[4 * j + 2], found[4 * j + 3] = a, b, c, d
+                a = pairs[k]
+                b = pairs[k + np.uint64(1)]
+                c = pairs[k + np.uint64(2)]
+                d = pairs[k + np.uint64(3)]
+                found[4 * j] = a
+                found[4 * j + 1] = b
+                found[4 * j + 2] = c
+                found[4 * j + 3] = d
+
+        # Times scale and weight, group by group.
         at = start
         while at < stop:
             group = at // size
             end = min((group + 1) * size, stop)
             scale = scales[group]
-            level, y = chosen[at - start : end - start], out[at:end]
+            level = chosen[at - start : end - start]
+            y = out[at:end]
             if add:
                 for j in range(len(y)):
                     y[j] += level[j] * scale * weight
@@ -250,11 +307,16 @@ def _survey(values: Any, size: Any, out: Any) -> None:
     lanes = 1
     while lanes < min(size, LANES):
         lanes *= 2
-    top, sums, squares = np.empty(lanes, np.float32), np.empty(lanes), np.empty(lanes)
+    top = np.empty(lanes, np.float32)
+    sums = np.empty(lanes)
+    squares = np.empty(lanes)
     for group in range(len(out)):
-        start, stop = group * size, min((group + 1) * size, len(values))
+        start = group * size
+        stop = min((group + 1) * size, len(values))
         first = np.float64(values[start])
-        top[:], sums[:], squares[:] = 0, 0, 0
+        top[:] = 0
+        sums[:] = 0
+        squares[:] = 0
         for at in range(start, stop, lanes):
             x = values[at : min(at + lanes, stop)]
             for j in range(len(x)):
@@ -262,6 +324,8 @@ def _survey(values: Any, size: Any, out: Any) -> None:
                 sums[j] += d
                 squares[j] += d * d
                 top[j] = abs(x[j]) if abs(x[j]) > top[j] else top[j]
+
+        # The upper half of the lanes onto the lower, until one is left.
         half = lanes // 2
         while half:
             for j in range(half):
@@ -271,61 +335,60 @@ def _survey(values: Any, size: Any, out: Any) -> None:
             half //= 2
         # A comparison passes over NaN; the sum does not.
         out[group, 0] = top[0] if squares[0] == squares[0] else np.nan
-        out[group, 1], out[group, 2] = sums[0], squares[0]
+        out[group, 1] = sums[0]
+        out[group, 2] = squares[0]
 
+
+# Compiling
 
 _seen = 0  # elements of vectors that were not worth loading for
 _loaded: dict[str, Callable[..., None]] = {}
-# The loop, and the types it is compiled for: "r" are arrays that it only reads.
-_SOURCES: dict[str, tuple[Callable[..., None], tuple[str, ...]]] = {
-    "quantize": (
-        _quantize,
-        (
-            "r float32",
-            "r float32",
-            "int64",
-            "r float32",
-            "int64",
-            "int64",
-            "r float32",
-            "int64",
-            "r float32",
-            "w uint8",
-        ),
-    ),
-    "expand": (
-        _expand,
-        ("r uint8", "int64", "r uint64", "r float32", "int64", "float32", "w float32", "boolean"),
-    ),
-    "survey": (_survey, ("r float32", "int64", "w2 float64")),
-}
+_SOURCES = {"quantize": _quantize, "expand": _expand, "survey": _survey}
 
 
 def _kernel(name: str) -> Callable[..., None]:
     """The compiled loop."""
     if name not in _loaded:
-        _loaded[name] = _compiled(*_SOURCES[name])
+        _loaded[name] = _compiled(name)
     return _loaded[name]
 
 
-def _compiled(source: Callable[..., None], types: tuple[str, ...]) -> Callable[..., None]:
+def _compiled(name: str) -> Callable[..., None]:
     """Machine code, from numba's cache if it is there."""
     numba = _numba()
-    arguments = []
-    for each in types:
-        access, _, item = each.rpartition(" ")
-        kind = getattr(numba.types, item)
-        if access:
-            kind = numba.types.Array(kind, 2 if access == "w2" else 1, "C", readonly=access == "r")
-        arguments.append(kind)
-    signature = numba.types.void(*arguments)
-    # numpy's errors: a test before every division would keep the loop from using wide instructions.
+    signature = _signature(name, numba.types)
+    # numpy's errors: a test before every division would keep the loop from wide instructions.
     options = {"nogil": True, "error_model": "numpy"}
+    compiled: Callable[..., None]
     try:
-        compiled = numba.njit(signature, cache=True, **options)(source)
+        compiled = numba.njit(signature, cache=True, **options)(_SOURCES[name])
     except Exception:  # no folder to keep it in, or a damaged file there
-        compiled = numba.njit(signature, **options)(source)
-    return compiled  # type: ignore[no-any-return]
+        compiled = numba.njit(signature, **options)(_SOURCES[name])
+    return compiled
+
+
+def _signature(name: str, types: Any) -> Any:
+    """The types of a loop's arguments: compiled for no others, so only once."""
+
+    def read(item: Any) -> Any:
+        return types.Array(item, 1, "C", readonly=True)
+
+    def written(item: Any, dimensions: int = 1) -> Any:
+        return types.Array(item, dimensions, "C")
+
+    integer = types.int64
+    floats = read(types.float32)
+    if name == "survey":
+        return types.void(floats, integer, written(types.float64, 2))
+    if name == "expand":
+        return types.void(
+            *(read(types.uint8), integer, read(types.uint64), floats, integer),
+            *(types.float32, written(types.float32), types.boolean),
+        )
+    return types.void(
+        *(floats, floats, integer, floats, integer),
+        *(integer, floats, integer, floats, written(types.uint8)),
+    )
 
 
 @functools.cache
@@ -342,4 +405,5 @@ def _numba() -> Any:
 def _codes_of_bytes(bits: int) -> Bytes:
     """The codes in each of the 256 bytes, first to last."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    return (np.arange(256, dtype=np.uint8)[:, None] >> shifts) & np.uint8(2**bits - 1)
+    every = np.arange(256, dtype=np.uint8)
+    return (every[:, None] >> shifts) & np.uint8(2**bits - 1)

@@ -35,30 +35,35 @@ class Measured(NamedTuple):
 
 def samples(numel: int = SAMPLE) -> dict[str, Tensor]:
     """The same vector of each distribution every time, scaled to a mean square of 1."""
-    drawn = {
-        name: draw(numpy_rng(0, "measure", name), numel) for name, draw in DISTRIBUTIONS.items()
-    }
-    return {
-        name: torch.from_numpy((x / np.sqrt(np.mean(x * x))).astype(np.float32))
-        for name, x in drawn.items()
-    }
+    found = {}
+    for name, draw in DISTRIBUTIONS.items():
+        x = draw(numpy_rng(0, "measure", name), numel)
+        scaled = x / np.sqrt(np.mean(x * x))
+        found[name] = torch.from_numpy(scaled.astype(np.float32))
+    return found
 
 
 def measure(codec: Codec, rate: Rate, x: Tensor, repeats: int = 3) -> Measured:
-    """Encode and decode `x`, flat and of unit variance, against shared scales of 1; times are medians, NaN of none."""
+    """Encode and decode `x`, flat and of unit variance, against shared scales of 1.
+
+    Times are medians, NaN of none.
+    """
     shared = torch.ones_like(codec.init(x.numel()))
-    packet = codec.encode(
-        x, shared, rate, seed=0
-    )  # also fills the codec's tables, which are not part of the time
+    # Once before the clock runs, which also fills the codec's tables.
+    packet = codec.encode(x, shared, rate, seed=0)
     decoded = codec.decode(packet, shared, seed=0)
-    # numpy: the last bits of a torch sum depend on the number of threads
-    lost, energy = (float(np.square(y.numpy(), dtype=np.float64).sum()) for y in (decoded - x, x))
+    sent_bytes = len(packet.code) + 4 * len(packet.side)
     return Measured(
-        lost / energy,
-        8 * (len(packet.code) + 4 * len(packet.side)) / x.numel(),
+        _energy(decoded - x) / _energy(x),
+        8 * sent_bytes / x.numel(),
         median_seconds(lambda: codec.encode(x, shared, rate, seed=0), repeats),
         median_seconds(lambda: codec.decode(packet, shared, seed=0), repeats),
     )
+
+
+def _energy(x: Tensor) -> float:
+    # numpy: the last bits of a torch sum depend on the number of threads
+    return float(np.square(x.numpy(), dtype=np.float64).sum())
 
 
 def median_seconds(work: Callable[[], object], repeats: int) -> float:
@@ -73,7 +78,10 @@ def median_seconds(work: Callable[[], object], repeats: int) -> float:
 
 @functools.cache
 def normal_error(codec: Codec, rate: Rate) -> float:
-    """The codec's squared error on N(0, 1), with shared scales that are right: measured once a process."""
+    """The codec's squared error on N(0, 1), with shared scales that are right.
+
+    Measured once a process.
+    """
     return measure(codec, rate, _normal(), repeats=0).error
 
 
@@ -83,8 +91,7 @@ def _normal() -> Tensor:
 
 
 def usual_rates(codec: Codec) -> list[Rate]:
-    """The rates to compare codecs at: 1, 2, 4, 8, or 0.5, 1, 2, 4 of an interval; else all there are."""
+    """The rates to compare codecs at: 1, 2, 4, 8, or 0.5, 1, 2, 4 of an interval; else all."""
     rates = codec.rates
-    if isinstance(rates, frozenset):
-        return [rate for rate in (1, 2, 4, 8) if rate in rates] or sorted(rates)
-    return [rate for rate in (0.5, 1, 2, 4) if rates[0] <= rate <= rates[1]] or list(rates)
+    usual = (1, 2, 4, 8) if rates.fixed_length else (0.5, 1, 2, 4)
+    return [rate for rate in usual if rate in rates] or list(rates.listed)

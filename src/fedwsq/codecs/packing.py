@@ -1,14 +1,16 @@
 """Codes of 1 to 8 bits to bytes and back.
 
-Code k fills bits [k * bits, (k + 1) * bits) of the stream, where bit i of the stream is bit i % 8 of byte i // 8, least
-significant first; a code's own lowest bit comes first. Unused bits of the last byte are zero.
+Code k fills bits [k * bits, (k + 1) * bits) of the stream, where bit i of the stream is bit i % 8
+of byte i // 8, least significant first; a code's own lowest bit comes first. Unused bits of the
+last byte are zero.
 """
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from fedwsq.core.errors import ConfigError, MessageError
+
+Codes = NDArray[np.uint8]
 
 
 def packed_bytes(count: int, bits: int) -> int:
@@ -18,43 +20,54 @@ def packed_bytes(count: int, bits: int) -> int:
     return (count * bits + 7) // 8
 
 
-def pack(codes: Tensor, bits: int) -> bytes:
-    """The bytes of `codes`, uint8 and each below 2^bits."""
-    values = codes.numpy(force=True)
-    size = packed_bytes(len(values), bits)
-    if values.max(initial=0) >> bits:
-        raise ValueError(f"code {values.max()} does not fit in {bits} bits")
-    if 8 % bits:
-        planes = np.unpackbits(values[:, None], axis=1, count=bits, bitorder="little")  # [n, bits]
+def pack(codes: Codes, bits: int) -> bytes:
+    """The bytes of `codes`, each below 2^bits."""
+    size = packed_bytes(len(codes), bits)
+    if codes.max(initial=0) >> bits:
+        raise ValueError(f"code {codes.max()} does not fit in {bits} bits")
+
+    if 8 % bits:  # codes cross bytes: bit by bit
+        planes = np.unpackbits(codes[:, None], axis=1, count=bits, bitorder="little")  # [n, bits]
         return np.packbits(planes, bitorder="little").tobytes()
+
+    # Every byte holds the same number of codes: the first of each byte, the second, and so on.
     per_byte = 8 // bits
-    grid = np.pad(values, (0, size * per_byte - len(values))).reshape(size, per_byte)
+    padding = size * per_byte - len(codes)
+    grid = np.pad(codes, (0, padding)).reshape(size, per_byte)
     packed = grid[:, 0].copy()
     for k in range(1, per_byte):
         packed |= grid[:, k] << k * bits
     return packed.tobytes()
 
 
-def unpack(data: bytes, bits: int, count: int) -> Tensor:
-    """The `count` codes in `data`, uint8."""
+def unpack(data: bytes, bits: int, count: int) -> Codes:
+    """The `count` codes in `data`."""
     check_packed(data, bits, count)
     packed = np.frombuffer(data, np.uint8)
+
     if 8 % bits:
-        planes = np.unpackbits(packed, count=count * bits, bitorder="little").reshape(count, bits)
-        return torch.from_numpy(np.packbits(planes, axis=1, bitorder="little").reshape(count))
-    grid = np.empty((len(packed), 8 // bits), np.uint8)
-    for k in range(8 // bits):
+        stream = np.unpackbits(packed, count=count * bits, bitorder="little")
+        codes = np.packbits(stream.reshape(count, bits), axis=1, bitorder="little")
+        return codes.reshape(count)
+
+    per_byte = 8 // bits
+    grid = np.empty((len(packed), per_byte), np.uint8)
+    for k in range(per_byte):
         grid[:, k] = (packed >> k * bits) & (2**bits - 1)
-    return torch.from_numpy(grid.reshape(-1)[:count])
+    return grid.reshape(-1)[:count]
 
 
 def check_packed(data: bytes, bits: int, count: int) -> None:
     """Raise `MessageError` unless `data` is what `pack` makes of some `count` codes."""
     size = packed_bytes(count, bits)
-    if len(data) != size:
-        raise MessageError(f"{count} codes of {bits} bits take {size} bytes, not {len(data)}")
+    require_length(data, size, f"{count} codes of {bits} bits")
     spare = 8 * size - count * bits
     if spare and data[-1] >> (8 - spare):
         raise MessageError(
             f"the {spare} bits after {count} codes of {bits} bits must be zero; the code is damaged"
         )
+
+
+def require_length(data: bytes, size: int, what: str) -> None:
+    if len(data) != size:
+        raise MessageError(f"{what} take {size} bytes, not {len(data)}")

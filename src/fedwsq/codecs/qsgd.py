@@ -1,40 +1,38 @@
-"""QSGD: the sign and a random magnitude between evenly spaced ones (Alistarh et al., 2017, arXiv:1610.02132)."""
+"""QSGD: the sign and a random magnitude between evenly spaced ones.
+
+(Alistarh et al., 2017, arXiv:1610.02132)
+"""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import numpy as np
 
 from fedwsq.codecs import kernels
-from fedwsq.codecs.grid import Codes, Grid
-from fedwsq.codecs.groups import Floats
+from fedwsq.codecs.grid import Grid, RoundingMode, Unit
+from fedwsq.codecs.kernels import Floats
+from fedwsq.codecs.packing import Codes
+from fedwsq.codecs.rates import Rates
 
 
 @dataclass(frozen=True)
 class Qsgd(Grid):
-    """Magnitudes 0, 1/s, ..., 1 of the Euclidean norm with a sign, s = 2^(bits - 1) - 1: what FedPAQ first used.
+    """Magnitudes 0, 1/s, ..., 1 of the Euclidean norm with a sign, s = 2^(bits - 1) - 1.
 
-    The norm of n elements is about sqrt(n) times their std, so that at few bits nearly all become 0: take blocks, or
-    `scale = "absmax"`, which at 2 bits is TernGrad (arXiv:1705.07878).
+    It is what FedPAQ first used. The norm of n elements is about sqrt(n) times their std, so that
+    at few bits nearly all become 0: take blocks, or `unit = "absmax"`, which at 2 bits is TernGrad
+    (arXiv:1705.07878).
     """
 
-    scale: Literal["absmax", "mean", "norm", "std", "fitted"] = "norm"
-    rounding: Literal["nearest", "stochastic"] = "stochastic"
-    wire_id: ClassVar[int] = 3
-    form: ClassVar[int] = kernels.MAGNITUDE
-
-    @property
-    def rates(self) -> frozenset[int]:
-        """2 to 8 bits; one would leave no magnitude but 0."""
-        return frozenset(range(2, 9))
+    unit: Unit = "norm"
+    rounding: RoundingMode = "stochastic"
+    wire_id = 3
+    rates = Rates.of(*range(2, 9))  # one bit would leave no magnitude but 0
+    form = kernels.MAGNITUDE
 
     def levels(self, bits: int) -> tuple[float, ...]:
         """2^bits - 1 evenly spaced levels from -1 to 1, with 0 among them."""
         s = steps(bits)
         return tuple(k / s for k in range(-s, s + 1))
-
-    def _edges(self, bits: int) -> None:
-        """Nearest rounding is arithmetic too."""
 
     def _codes(self, ratios: Floats, bits: int, draws: Floats) -> Codes:
         return quantize_magnitude(ratios, bits, draws)
@@ -48,12 +46,13 @@ def steps(bits: int) -> int:
 def quantize_magnitude(ratios: Floats, bits: int, u: Floats | float) -> Codes:
     """The codes s + sign(x) l of x / scale, l = floor(s|x|) + [u < fraction], never above s.
 
-    With `u` uniform on [0, 1) the level's expectation is `x`. With u = 1/2 it is the nearest, of two equals that
-    nearer to 0.
+    With `u` uniform on [0, 1) the level's expectation is `x`. With u = 1/2 it is the nearest, of
+    two equals that nearer to 0.
     """
     s = steps(bits)
     magnitude = np.abs(ratios) * np.float32(s)
     whole = np.floor(magnitude)
     whole += u < magnitude - whole
-    codes: Codes = (s + np.copysign(np.minimum(whole, s), ratios)).astype(np.uint8)
+    signed = np.copysign(np.minimum(whole, s), ratios)
+    codes: Codes = (s + signed).astype(np.uint8)
     return codes

@@ -1,50 +1,52 @@
-"""Any codec behind a random rotation, so that it meets normal data whatever the update looks like."""
+"""Any codec behind a random rotation, so that it meets normal data whatever the update is like."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from fedwsq.codecs.base import Codec, Packet, add_weighted, finite_values, rows_of
+from fedwsq.codecs.base import Codec, Packet, Side, finite_values, name_of, rows_of
 from fedwsq.codecs.danuq import Danuq
 from fedwsq.codecs.eden import Eden
+from fedwsq.codecs.groups import Grouped
 from fedwsq.codecs.hadamard import padded, rotate, unrotate
+from fedwsq.codecs.rates import Rates
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Rate
 
 
 @dataclass(frozen=True)
-class Rotated:
-    """Rotates the update as `Eden` does and hands it to `inner`; the decoded vector is rotated back.
+class Rotated(Codec):
+    """Rotates the update as `Eden` does and hands it to `inner`; what it decodes is rotated back.
 
-    The inner codec sees a single row of normal data, padded with zeros by 63 elements at most. Its bias, its shared
-    state and its side values are those of the pair.
+    The inner codec sees a single row of normal data, padded with zeros by 63 elements at most. Its
+    bias, its shared state and its side values are those of the pair.
     """
 
     inner: Codec = Danuq()
-    wire_id: ClassVar[int] = 9
+    wire_id = 9
 
     def __post_init__(self) -> None:
-        name = type(self.inner).__name__.lower()
+        name = name_of(self.inner)
         if isinstance(self.inner, Rotated | Eden):
             raise ConfigError(
                 f"rotated cannot hold {name}, which rotates already; use {name} as it is"
             )
-        if getattr(self.inner, "scales", None) == "channel":
+        if isinstance(self.inner, Grouped) and self.inner.scale_per == "channel":
             raise ConfigError(
-                f'rotated mixes the channels, so {name} cannot scale each; use scales = "tensor" or "block"'
+                f"rotated mixes the channels, so {name} cannot scale each; "
+                'use scale_per = "tensor" or "block"'
             )
-        if isinstance(self.inner.rates, frozenset) and min(self.inner.rates) >= 16:
+        if self.rates.fixed_length and self.rates.listed[0] >= 16:
             raise ConfigError(
-                f"rotated gains nothing around {name}, which keeps every value by itself; use {name} as it is"
+                f"rotated gains nothing around {name}, which keeps every value by itself; "
+                f"use {name} as it is"
             )
 
     @property
-    def rates(self) -> frozenset[int] | tuple[float, float]:
-        """Those of the inner codec."""
+    def rates(self) -> Rates:
         return self.inner.rates
 
     @property
@@ -53,40 +55,28 @@ class Rotated:
         return self.inner.unbiased
 
     def init(self, numel: int, rows: int = 1) -> Tensor:
-        """The inner codec's, for the padded vector."""
         return self.inner.init(padded(numel))
 
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
-        """The inner packet of the rotated update."""
         rotated = torch.from_numpy(rotate(finite_values(x, "rotated"), seed))
+        # A seed of its own: the rotation has drawn from this one.
         packet = self.inner.encode(rotated, shared, rate, derive(seed, "inner"))
         return packet._replace(numel=x.numel(), rows=rows_of(x.shape))
 
     def check(self, packet: Packet) -> None:
-        """What the inner codec checks."""
         self.inner.check(_inside(packet))
 
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
-        """What the inner codec decodes, rotated back."""
         rotated = self.inner.decode(_inside(packet), shared, derive(seed, "inner"))
         return torch.from_numpy(unrotate(rotated.numpy(), packet.numel, seed))
 
-    def accumulate(
-        self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
-    ) -> None:
-        """`out += weight * decode(packet)`, bit for bit."""
-        add_weighted(out, self.decode(packet, shared, seed), weight)
-
-    def fold(self, shared: Tensor, sides: Sequence[tuple[float, ...]]) -> Tensor:
-        """As the inner codec learns."""
+    def fold(self, shared: Tensor, sides: Sequence[Side]) -> Tensor:
         return self.inner.fold(shared, sides)
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
-        """The inner codec's, for the padded vector."""
         return self.inner.max_bytes(padded(numel), rate)
 
     def side_values(self, numel: int, rows: int = 1) -> int:
-        """The inner codec's, for the padded vector."""
         return self.inner.side_values(padded(numel))
 
 

@@ -21,7 +21,7 @@ class MessageError(FedwsqError, ValueError):
 
 
 class UpdateError(FedwsqError, ValueError):
-    """A client's update that must not reach the model: not finite, or without examples behind it."""
+    """A client's update that must not reach the model: not finite, or of no examples."""
 
 
 class RunError(FedwsqError):
@@ -30,5 +30,7 @@ class RunError(FedwsqError):
 
 def did_you_mean(word: object, known: Iterable[object]) -> str:
     """The end of an error about an unknown word: the known one that is most like it, if any is."""
-    close = difflib.get_close_matches(str(word), [str(each) for each in known], n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    close = difflib.get_close_matches(str(word), map(str, known), n=1)
+    if not close:
+        return ""
+    return f"; did you mean {close[0]}?"

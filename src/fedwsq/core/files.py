@@ -14,13 +14,15 @@ from fedwsq.core.types import Params
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Put `data` at `path` so that a reader, or a crash, sees the old file or the new one and nothing between."""
+    """Put `data` at `path`: a reader, or a crash, finds the old file or the new one, both whole."""
     temporary = path.with_name(f".{path.name}.tmp")
     with open(temporary, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+
+    # The new name is an entry of the directory, which has to reach the disk as well.
     descriptor = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -28,8 +30,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def try_lock(file: IO[Any]) -> bool:
-    """Take an open file for this process, until it is closed or the process ends, however that comes about."""
+def try_lock(file: IO[str] | IO[bytes]) -> bool:
+    """Take an open file for this process, until it is closed or the process ends in any way."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -38,26 +40,29 @@ def try_lock(file: IO[Any]) -> bool:
 
 
 def file_digest(path: Path) -> str:
-    """BLAKE2b of the file's bytes."""
+    """BLAKE2b of the file's bytes, read in pieces."""
+    short = lambda: hashlib.blake2b(digest_size=16)
     with open(path, "rb") as file:
-        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return hashlib.file_digest(file, short).hexdigest()
 
 
 def save_tensors(path: Path, tensors: Params, metadata: dict[str, str]) -> None:
-    """Write a safetensors file atomically."""
-    # Clones: safetensors refuses tensors that share memory, as tied weights do.
-    plain = {
-        name: x.detach().cpu().clone(memory_format=torch.contiguous_format)
-        for name, x in tensors.items()
-    }
+    """Write a safetensors file atomically; the same content is the same bytes."""
+    plain = {}
+    for name, x in tensors.items():
+        # A clone: safetensors refuses tensors that share memory, as tied weights do.
+        plain[name] = x.detach().cpu().clone(memory_format=torch.contiguous_format)
     write_atomically(path, _ordered(safetensors.torch.save(plain, metadata)))
 
 
 def _ordered(data: bytes) -> bytes:
     """The same file with its metadata by name: safetensors writes them in an order of chance."""
+    # Such a file is the header's size in 8 bytes, the header as JSON, then the tensors' bytes.
     size = int.from_bytes(data[:8], "little")
+    body = memoryview(data)[8 + size :]
     header: dict[str, Any] = json.loads(data[8 : 8 + size])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)
-    return b"".join([len(text).to_bytes(8, "little"), text, memoryview(data)[8 + size :]])
+    text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8
+    return b"".join([len(text).to_bytes(8, "little"), text, body])

@@ -1,4 +1,4 @@
-"""A function from a table, with the options a config gave it, to be called when the rest of its arguments are known."""
+"""A function from a table with a config's options, called once its other arguments are known."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -12,21 +12,18 @@ from fedwsq.core.errors import ConfigError
 class Recipe:
     """`Recipe("dirichlet", dirichlet, {"alpha": 0.3})(labels=..., clients=..., seed=...)`."""
 
-    context: ClassVar[
-        tuple[str, ...]
-    ] = ()  # the arguments that the caller supplies, never a config
+    # The arguments that the caller supplies, never a config.
+    context: ClassVar[tuple[str, ...]] = ()
 
     name: str
     function: Callable[..., Any]
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        defaults = {
-            name: p.default for name, p in self.settings.items() if p.default is not p.empty
-        }
-        object.__setattr__(
-            self, "options", {**defaults, **self.options}
-        )  # spelled out, so that equal means equal
+        possible = self.settings.items()
+        defaults = {name: p.default for name, p in possible if p.default is not p.empty}
+        # Spelled out, so that recipes which do the same compare as equal.
+        object.__setattr__(self, "options", {**defaults, **self.options})
 
     @property
     def settings(self) -> dict[str, inspect.Parameter]:
@@ -43,14 +40,12 @@ class Recipe:
         """Call the function with its options and as much of the context as it takes."""
         signature = inspect.signature(self.function)
         takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
-        known = {
-            name: value
-            for name, value in context.items()
-            if takes_all or name in signature.parameters
-        }
+        if not takes_all:
+            context = {name: x for name, x in context.items() if name in signature.parameters}
+        # Asked first: a TypeError out of the function itself is not one of the config.
         try:
-            signature.bind(**known, **self.options)
+            signature.bind(**context, **self.options)
         except TypeError as error:
-            given = ", ".join((*known, *self.options)) or "nothing"
+            given = ", ".join((*context, *self.options)) or "nothing"
             raise ConfigError(f"{self.name} cannot be called with {given}: {error}") from None
-        return self.function(**known, **self.options)
+        return self.function(**context, **self.options)

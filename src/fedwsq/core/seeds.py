@@ -1,4 +1,4 @@
-"""Randomness is addressed, not consumed: the same path gives the same numbers in any process and any order."""
+"""Randomness is addressed, not consumed: a path gives the same numbers in any process and order."""
 
 import hashlib
 
@@ -7,12 +7,18 @@ import torch
 
 
 def derive(seed: int, *path: str | int) -> int:
-    """A 63-bit seed that depends on `seed` and every element of `path`: `derive(0, "batches", round, client)`."""
+    """A 63-bit seed that depends on `seed` and every element of `path`.
+
+    `derive(0, "batches", round, client)` is that of one client's batches in one round.
+    """
     digest = hashlib.blake2b(digest_size=8, person=b"fedwsq.seed")
     for part in (seed, *path):
         # Tagged and length-prefixed, so that ("ab", "c"), ("a", "bc") and (1,), ("1",) all differ.
+        tag = "s" if isinstance(part, str) else "i"
         text = str(part).encode()
-        digest.update(b"%c%d:%b" % (b"s" if isinstance(part, str) else b"i", len(text), text))
+        digest.update(f"{tag}{len(text)}:".encode() + text)
+
+    # 63 bits: a signed 64-bit integer holds it wherever it goes.
     return int.from_bytes(digest.digest(), "little") >> 1
 
 

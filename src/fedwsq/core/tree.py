@@ -1,4 +1,4 @@
-"""Arithmetic over `Params`: the same names on both sides, one tensor at a time, nothing changed in place."""
+"""Arithmetic over `Params`: both sides have the same names, and nothing is changed in place."""
 
 import hashlib
 
@@ -9,33 +9,31 @@ from fedwsq.core.types import Params, Shapes
 
 
 def zeros_like(a: Params) -> Params:
-    """Zeros of the same names and shapes."""
     return {name: torch.zeros_like(x) for name, x in a.items()}
 
 
 def add(a: Params, b: Params) -> Params:
-    """a + b."""
     return {name: x + b[name] for name, x in a.items()}
 
 
 def sub(a: Params, b: Params) -> Params:
-    """a - b."""
     return {name: x - b[name] for name, x in a.items()}
 
 
 def scale(factor: float, a: Params) -> Params:
-    """factor * a."""
     return {name: x * factor for name, x in a.items()}
 
 
 def axpy(factor: float, a: Params, b: Params) -> Params:
-    """factor * a + b."""
+    """factor * a + b, in one pass over the memory."""
     return {name: torch.add(b[name], x, alpha=factor) for name, x in a.items()}
 
 
 def norm(a: Params) -> Tensor:
     """The L2 norm over all tensors together."""
-    total: Tensor = torch.stack([x.square().sum() for x in a.values()]).sum()
+    # A tensor, so that whoever wants a number decides when to wait for a GPU.
+    squares = [x.square().sum() for x in a.values()]
+    total: Tensor = torch.stack(squares).sum()
     return total.sqrt()
 
 
@@ -45,7 +43,6 @@ def to_device(a: Params, device: torch.device) -> Params:
 
 
 def shapes(a: Params) -> Shapes:
-    """The shape of each tensor, in order."""
     return {name: tuple(x.shape) for name, x in a.items()}
 
 
@@ -54,5 +51,7 @@ def fingerprint(a: Params) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, x in a.items():
         digest.update(f"{name}{tuple(x.shape)}".encode())
-        digest.update(x.detach().cpu().contiguous().numpy().tobytes())
+        # Contiguous: how a tensor lies in memory is not part of what it holds.
+        exact = x.detach().cpu().contiguous()
+        digest.update(exact.numpy().tobytes())
     return digest.hexdigest()

@@ -15,7 +15,10 @@ Shapes: TypeAlias = dict[str, Shape]  # parameter name -> shape, in the model's 
 
 
 class Key(NamedTuple):
-    """One piece of client work; all randomness is addressed by it. Rounds count from 1, clients from 0."""
+    """One piece of client work; all randomness is addressed by it.
+
+    Rounds count from 1, clients from 0.
+    """
 
     seed: int
     round: int

@@ -10,7 +10,8 @@ from fedwsq.data.fashionmnist import fashionmnist
 from fedwsq.data.hub import hub
 from fedwsq.data.imagefolder import imagefolder
 from fedwsq.data.npz import npz
-from fedwsq.data.partition import Split, dirichlet, dirichlet_label, group, iid, shards
+from fedwsq.data.partition import dirichlet, dirichlet_label, group, iid, own, shards
+from fedwsq.data.split import Split
 from fedwsq.data.split_files import from_file
 from fedwsq.data.synthetic import synthetic
 from fedwsq.data.tinyimagenet import tinyimagenet
@@ -33,6 +34,7 @@ PARTITIONS: dict[str, Callable[..., Split]] = {
     "shards": shards,
     "group": group,
     "file": from_file,
+    "own": own,
 }
 
 __all__ = ["DATASETS", "PARTITIONS", "Dataset", "Examples", "Split"]

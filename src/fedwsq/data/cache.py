@@ -1,16 +1,19 @@
-"""Images decoded once: a safetensors file that later loads, and all processes of a machine, map instead of decoding.
+"""Images decoded once: a file that later loads, and all processes of a machine, map instead.
 
-The file is used only if it was made from the same sources (`fingerprint`) and its pixels have the digest it states; a
-stale or damaged one is made again. It appears whole or not at all, so several processes may make it at the same time.
+The file is used only if it was made from the same sources (`fingerprint`) and its pixels have the
+digest it states; a stale or damaged one is made again. It appears whole or not at all, so several
+processes may make it at the same time.
 """
 
 import hashlib
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -29,21 +32,21 @@ DIGEST = "sha256"
 def cached(
     title: str, source: Path, fingerprint: str, shape: tuple[int, ...], chunks: Iterable[Bytes]
 ) -> Tensor:
-    """A mapped uint8 tensor [n, c, h, w], filled with `chunks` of it in order; they are asked for only where needed.
+    """A mapped uint8 tensor [n, c, h, w], filled with `chunks` of it in order.
 
-    The file lies beside `source`, or in the user's cache folder where nothing can be written there.
+    They are asked for only where needed. The file lies beside `source`, or in the user's cache
+    folder where nothing can be written there.
     """
     kind = "decoded-{3}x{2}.safetensors".format(*shape)
-    user = Path(os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")) / "fedwsq"
-    places = [
-        source.with_name(f"{source.name}.{kind}"),
-        user / f"{digest(str(source))[:16]}.{kind}",
-    ]
-    for place in places:
-        images = _read(place, fingerprint, shape)
+    beside = source.with_name(f"{source.name}.{kind}")
+    caches = os.path.expanduser(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    elsewhere = Path(caches, "fedwsq", f"{digest(str(source))[:16]}.{kind}")
+    cache = _Cache(title, fingerprint, shape, (beside, elsewhere))
+    for path in cache.places:
+        images = cache.read(path)
         if images is not None:
             return images
-    return _write(title, places, fingerprint, shape, chunks)
+    return cache.write(chunks)
 
 
 def digest(text: str) -> str:
@@ -51,99 +54,101 @@ def digest(text: str) -> str:
     return hashlib.new(DIGEST, text.encode(errors="surrogateescape")).hexdigest()
 
 
-def _read(path: Path, fingerprint: str, shape: tuple[int, ...]) -> Tensor | None:
-    """The images in a cache file, or None if it is missing, stale or damaged."""
-    try:
-        with safe_open(path, "pt") as file:  # maps it, and refuses a wrong length
-            stated: dict[str, str] = file.metadata() or {}
-            if stated.get("fingerprint") != fingerprint:
-                return None
-            images: Tensor = file.get_tensor("images")
-    except (OSError, SafetensorError):
-        return None
-    if (str(images.dtype), tuple(images.shape)) != ("torch.uint8", shape):
-        return None
-    return (
-        images
-        if hashlib.new(DIGEST, images.numpy().data).hexdigest() == stated.get(DIGEST)
-        else None
-    )
+@dataclass(frozen=True)
+class _Cache:
+    title: str
+    fingerprint: str
+    shape: tuple[int, ...]
+    places: tuple[Path, Path]
 
-
-def _write(
-    title: str,
-    places: list[Path],
-    fingerprint: str,
-    shape: tuple[int, ...],
-    chunks: Iterable[Bytes],
-) -> Tensor:
-    """Make the cache file in the first place that takes it."""
-    path, temporary = _open(title, places)
-    try:
-        with temporary as file:
-            _announce(title, path, places, shape[0])
-            file.write(_header(shape, fingerprint, "0" * 64))
-            seen = hashlib.new(DIGEST)
-            for chunk in _progress(title, chunks, shape[0]):
-                pixels = np.ascontiguousarray(chunk)
-                seen.update(pixels.data)
-                file.write(pixels.data)
-            file.seek(0)
-            file.write(_header(shape, fingerprint, seen.hexdigest()))
-            file.flush()
-            os.fsync(file.fileno())
-        images = _read(
-            Path(temporary.name), fingerprint, shape
-        )  # before others can replace it; the mapping stays
-        if images is None:
-            raise DataError(
-                f"the decoded {title} cannot be read back from {path.parent}; check the disk, and try again"
-            )
-        os.chmod(temporary.name, 0o644)  # other users of a shared data folder may map it too
-        os.replace(temporary.name, path)
-        return images
-    except OSError as error:
-        raise DataError(
-            f"cannot write the decoded {title} to {path}: {error.strerror or error}"
-        ) from error
-    finally:
-        Path(temporary.name).unlink(missing_ok=True)
-
-
-def _open(title: str, places: list[Path]) -> tuple[Path, "tempfile._TemporaryFileWrapper[bytes]"]:
-    """The first place whose folder can be written, and an open file of a name of its own in that folder."""
-    for path in places:
+    def read(self, path: Path) -> Tensor | None:
+        """The images in a cache file, or None if it is missing, stale or damaged."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            return path, tempfile.NamedTemporaryFile(
-                dir=path.parent, prefix=f"{path.name}.", delete=False
-            )
+            with safe_open(path, "pt") as file:  # maps it, and refuses a wrong length
+                stated: dict[str, str] = file.metadata() or {}
+                if stated.get("fingerprint") != self.fingerprint:
+                    return None
+                images: Tensor = file.get_tensor("images")
+        except (OSError, SafetensorError):
+            return None
+        if (str(images.dtype), tuple(images.shape)) != ("torch.uint8", self.shape):
+            return None
+        if hashlib.new(DIGEST, images.numpy().data).hexdigest() != stated.get(DIGEST):
+            return None
+        return images
+
+    def write(self, chunks: Iterable[Bytes]) -> Tensor:
+        """Make the cache file in the first place that takes it."""
+        path, temporary = self._open()
+        try:
+            with temporary as file:
+                self._announce(path)
+                self._fill(file, chunks)
+            # Before others can replace it; the mapping stays.
+            images = self.read(Path(temporary.name))
+            if images is None:
+                raise DataError(
+                    f"the decoded {self.title} cannot be read back from {path.parent}; "
+                    "check the disk, and try again"
+                )
+            os.chmod(temporary.name, 0o644)  # other users of a shared data folder may map it too
+            os.replace(temporary.name, path)
+            return images
         except OSError as error:
-            last = error
-    tried = " nor ".join(str(path.parent) for path in places)
-    raise DataError(
-        f"{title} is decoded once into a file, but neither {tried} can be written ({last.strerror or last}); "
-        "point XDG_CACHE_HOME at a folder that can"
-    )
+            raise DataError(
+                f"cannot write the decoded {self.title} to {path}: {error.strerror or error}"
+            ) from error
+        finally:
+            Path(temporary.name).unlink(missing_ok=True)
 
+    def _open(self) -> tuple[Path, "tempfile._TemporaryFileWrapper[bytes]"]:
+        """The first place whose folder can be written, and an open file in that folder."""
+        for path in self.places:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # A name of its own: another process may be at it, too.
+                return path, tempfile.NamedTemporaryFile(
+                    dir=path.parent, prefix=f"{path.name}.", delete=False
+                )
+            except OSError as error:
+                reason = error.strerror or error
+        tried = " nor ".join(str(path.parent) for path in self.places)
+        raise DataError(
+            f"{self.title} is decoded once into a file, but neither {tried} can be written "
+            f"({reason}); point XDG_CACHE_HOME at a folder that can"
+        )
 
-def _header(shape: tuple[int, ...], fingerprint: str, pixels: str) -> bytes:
-    """What precedes the pixels in a safetensors file of one tensor; as long for any digest."""
-    tensor = {
-        "dtype": "U8",
-        "shape": shape,
-        "data_offsets": [0, int(np.prod(shape, dtype=np.int64))],
-    }
-    text = json.dumps(
-        {"__metadata__": {"fingerprint": fingerprint, DIGEST: pixels}, "images": tensor}
-    ).encode()
-    text += b" " * (-len(text) % 8)
-    return len(text).to_bytes(8, "little") + text
+    def _announce(self, path: Path) -> None:
+        beside = self.places[0]
+        note = ""
+        if path != beside:
+            note = f" ({beside.parent} cannot be written)"
+        count = self.shape[0]
+        _console().print(f"decoding {count} images of {self.title} once, into {path}{note}")
 
+    def _fill(self, file: IO[bytes], chunks: Iterable[Bytes]) -> None:
+        """The header, the pixels, and the header again when their digest is known."""
+        file.write(self._header("0" * 64))
+        seen = hashlib.new(DIGEST)
+        for chunk in _progress(self.title, chunks, self.shape[0]):
+            pixels = np.ascontiguousarray(chunk)
+            seen.update(pixels.data)
+            file.write(pixels.data)
+        file.seek(0)
+        file.write(self._header(seen.hexdigest()))
+        file.flush()
+        os.fsync(file.fileno())
 
-def _announce(title: str, path: Path, places: list[Path], count: int) -> None:
-    note = "" if path == places[0] else f" ({places[0].parent} cannot be written)"
-    _console().print(f"decoding {count} images of {title} once, into {path}{note}")
+    def _header(self, pixels: str) -> bytes:
+        """What precedes the pixels in a safetensors file of one tensor; as long for any digest."""
+        size = math.prod(self.shape)
+        fields = {
+            "__metadata__": {"fingerprint": self.fingerprint, DIGEST: pixels},
+            "images": {"dtype": "U8", "shape": self.shape, "data_offsets": [0, size]},
+        }
+        text = json.dumps(fields).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
 
 
 def _progress(title: str, chunks: Iterable[Bytes], count: int) -> Iterator[Bytes]:

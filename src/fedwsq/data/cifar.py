@@ -1,21 +1,20 @@
-"""The two CIFAR sets (Krizhevsky, 2009) from either published archive: what they share is read here."""
+"""The two CIFAR sets (Krizhevsky, 2009) from either published archive: what they share."""
 
-import io
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fedwsq.core.errors import DataError
+from fedwsq.data.cifar_pickle import read_pickle, uint8_rows
 from fedwsq.data.dataset import Dataset, Examples, data_root, warn_if_partial
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
+MAX_PICKLE_BYTES = 256 << 20  # the largest published file has 155 MB
 SITE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
@@ -30,7 +29,8 @@ class Cifar:
     archives: str
     train: tuple[str, ...]
     test: tuple[str, ...]
-    record_bytes: int  # of the binary layout: labels, the last of them the class, then the pixels, channel by channel
+    # Of the binary layout: labels, the last of them the class, then the pixels by channel.
+    record_bytes: int
     label_key: str  # of the python layout
     mean: tuple[float, ...]
     std: tuple[float, ...]
@@ -45,11 +45,13 @@ class Cifar:
 
 
 def read_cifar(kind: Cifar, root: str) -> Dataset:
-    """The set as stored: uint8 images, mapped from the binary layout or read from the python one."""
+    """The set as stored: uint8, mapped from the binary layout or read from the python one."""
     folder, suffix = _find(kind, data_root(root).absolute())
+    train = [folder / f"{name}{suffix}" for name in kind.train]
+    test = [folder / f"{name}{suffix}" for name in kind.test]
     return Dataset(
-        train=_load(kind, [folder / (name + suffix) for name in kind.train], published=50_000),
-        test=_load(kind, [folder / (name + suffix) for name in kind.test], published=10_000),
+        train=_load(kind, train, published=50_000),
+        test=_load(kind, test, published=10_000),
         classes=kind.classes,
         mean=kind.mean,
         std=kind.std,
@@ -58,112 +60,91 @@ def read_cifar(kind: Cifar, root: str) -> Dataset:
 
 
 def _find(kind: Cifar, root: Path) -> tuple[Path, str]:
-    """The folder that holds the files, and their suffix: a known folder under `root`, or `root` itself."""
+    """The folder that holds the files, a known one under `root` or itself, and their suffix."""
     for name, suffix in kind.layouts.items():
         for folder in (root / name, root):
-            if any((folder / (stem + suffix)).is_file() for stem in (*kind.train, *kind.test)):
+            # Any file will do: which others are missing is said later, by name.
+            if any((folder / f"{stem}{suffix}").is_file() for stem in (*kind.train, *kind.test)):
                 return folder, suffix
-    state = (
-        "holds neither of the folders" if root.is_dir() else "is no folder; it should hold one of"
-    )
-    raise DataError(f"no {kind.title}: {root} {state} {', '.join(kind.layouts)}; {kind.help}")
+    folders = " nor ".join(kind.layouts)
+    raise DataError(f"no {kind.title}: {root} holds neither {folders}; {kind.help}")
 
 
 def _load(kind: Cifar, paths: list[Path], published: int) -> Examples:
     """The files of one set, in order, as one set of examples."""
     pairs = [_read(kind, path) for path in paths]
-    examples = Examples([images for images, _ in pairs], torch.cat([labels for _, labels in pairs]))
-    warn_if_partial(kind.title, len(examples), published, ", ".join(path.name for path in paths))
-    return examples
+    labels = torch.cat([labels for _, labels in pairs])
+    warn_if_partial(kind.title, len(labels), published, ", ".join(path.name for path in paths))
+    return Examples([images for images, _ in pairs], labels)
 
 
 def _read(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     """Images [n, 3, 32, 32] uint8 and labels [n] int64 of one file."""
     if not path.is_file():
         raise DataError(f"{kind.title} is incomplete: {path} is missing; {kind.help}")
+    read = _read_binary if path.suffix == ".bin" else _read_python
     try:
-        images, labels = (
-            _read_binary(kind, path) if path.suffix == ".bin" else _read_python(kind, path)
-        )
+        images, labels = read(kind, path)
     except OSError as error:
         raise DataError(
             f"cannot read {path}: {error.strerror or error}; check the file and its permissions"
         ) from error
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < kind.classes:
-        bad = next(label for label in labels.tolist() if not 0 <= label < kind.classes)
+    if int(labels.max()) >= kind.classes:
         raise DataError(
-            f"{path} holds the label {bad}, but {kind.title} labels are 0 to {kind.classes - 1}; "
-            "it is damaged, or another data set"
+            f"{path} holds the label {int(labels.max())}, but {kind.title} labels are 0 to "
+            f"{kind.classes - 1}; it is damaged, or another data set"
         )
     return images, labels
 
 
 def _read_binary(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     """The file mapped, so that all processes of a machine share its pages."""
-    size, record = path.stat().st_size, kind.record_bytes
+    size = path.stat().st_size
+    record = kind.record_bytes
     if size == 0 or size % record:
         raise DataError(
-            f"{path} is truncated: {size} bytes are not a whole number of {record}-byte records; unpack it again"
+            f"{path} is truncated: {size} bytes are not a whole number of {record}-byte records; "
+            "unpack it again"
         )
     # Mode "c" (private, copy on write): torch wants writable memory, and the file must not change.
-    records = torch.from_numpy(np.memmap(path, np.uint8, mode="c", shape=(size // record, record)))
-    return records[:, -PIXELS:].view(-1, *SHAPE), records[:, -PIXELS - 1].long()
+    mapped = np.memmap(path, np.uint8, mode="c", shape=(size // record, record))
+    records = torch.from_numpy(mapped)
+    images = records[:, -PIXELS:].view(-1, *SHAPE)
+    return images, records[:, -PIXELS - 1].long()
 
 
 def _read_python(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     """The published pickle, read without trusting it."""
-    content = path.read_bytes()
+    with open(path, "rb") as file:
+        content = file.read(MAX_PICKLE_BYTES + 1)
+    if len(content) > MAX_PICKLE_BYTES:
+        raise DataError(f"{path} is larger than any published file; unpack it again")
     try:
-        batch = _ArraysOnly(io.BytesIO(content), encoding="bytes").load()
+        batch = read_pickle(content)
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
-    except Exception as error:  # a damaged pickle can raise nearly anything
-        raise DataError(f"{path} is not a readable pickle ({error}); unpack it again") from error
+    except (ValueError, LookupError) as error:
+        raise DataError(f"{path} is not a readable pickle; unpack it again") from error
+
     found = batch if isinstance(batch, dict) else {}
-    data, labels = found.get(b"data"), found.get(kind.label_key.encode())
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.shape[1:] != (PIXELS,):
+    pixels = uint8_rows(found.get(b"data"), PIXELS)
+    if not pixels:
         raise DataError(
             f"{path} must hold a dict with 'data', a uint8 array [n, {PIXELS}]; unpack it again"
         )
-    if (
-        not isinstance(labels, list)
-        or len(labels) != len(data)
-        or not all(type(y) is int and 0 <= y < 256 for y in labels)
-    ):
+    count = len(pixels) // PIXELS
+    labels = found.get(kind.label_key.encode())
+    if not _are_bytes(labels, count):
         raise DataError(
-            f"{path} must hold a dict with '{kind.label_key}', a list of {len(data)} integers "
+            f"{path} must hold a dict with '{kind.label_key}', a list of {count} integers "
             f"0 to {kind.classes - 1}; unpack it again"
         )
-    images = torch.from_numpy(np.require(data, requirements=["C", "W"])).view(-1, *SHAPE)
-    return images, torch.from_numpy(np.array(labels, dtype=np.int64))
+    # A copy: torch wants writable memory.
+    images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8)
+    return images.view(-1, *SHAPE), torch.tensor(labels)
 
 
-def _encode(text: str, encoding: str) -> bytes:
-    """How protocol 2 spells bytes: `_codecs.encode(text, "latin1")`; no other codec is reachable."""
-    if encoding != "latin1":
-        raise DataError(
-            f"the pickle asks for the codec {encoding!r}; only latin1 is allowed: do not trust this file"
-        )
-    return text.encode("latin1")
-
-
-_REBUILD = np.empty(0).__reduce__()[0]  # numpy's private _reconstruct, wherever this numpy keeps it
-_ALLOWED: dict[tuple[str, str], Any] = {
-    ("numpy.core.multiarray", "_reconstruct"): _REBUILD,
-    ("numpy._core.multiarray", "_reconstruct"): _REBUILD,
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _encode,
-}
-
-
-class _ArraysOnly(pickle.Unpickler):
-    """Builds arrays, bytes, strings, numbers, lists and dicts; any other global is refused, and nothing is imported."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        """Our object for an allowed name."""
-        if (module, name) not in _ALLOWED:
-            raise DataError(
-                f"the pickle asks for {module}.{name}; only arrays are allowed: do not trust this file"
-            )
-        return _ALLOWED[module, name]
+def _are_bytes(labels: object, count: int) -> bool:
+    if not isinstance(labels, list) or len(labels) != count:
+        return False
+    return all(type(label) is int and 0 <= label < 256 for label in labels)

@@ -18,11 +18,8 @@ CIFAR10 = Cifar(
     record_bytes=RECORD_BYTES,
     label_key="labels",
     mean=(0.4914, 0.4822, 0.4465),
-    std=(
-        0.2023,
-        0.1994,
-        0.2010,
-    ),  # the published code's; the true std over pixels is about .247, .243, .262
+    # The published code's; the true std over pixels is about .247, .243, .262.
+    std=(0.2023, 0.1994, 0.2010),
 )
 
 

@@ -20,10 +20,11 @@ class Examples:
     def __init__(self, parts: Sequence[Tensor], labels: Tensor) -> None:
         if not parts:
             raise DataError("examples need at least one tensor of them; got none")
-        kinds = {(part.dtype, tuple(part.shape[1:])) for part in parts}
+        kinds = {f"{part.dtype} {tuple(part.shape[1:])}" for part in parts}
         if len(kinds) > 1:
             raise DataError(
-                f"parts of one set must agree in dtype and shape of an example; got {sorted(map(str, kinds))}"
+                "parts of one set must agree in dtype and shape of an example; "
+                f"got {', '.join(sorted(kinds))}"
             )
         self._ends = list(accumulate(len(part) for part in parts))
         if self._ends[-1] != len(labels):
@@ -32,6 +33,7 @@ class Examples:
             )
         self._parts = tuple(parts)
         self.labels = labels
+        self.dtype = parts[0].dtype
         self.shape = tuple(parts[0].shape[1:])
 
     def __len__(self) -> int:
@@ -39,16 +41,16 @@ class Examples:
 
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """The examples at `indices`, in that order, as stored, and their labels."""
-        y = self.labels.index_select(
-            0, indices
-        )  # also refuses an index out of range, before x is gathered
+        # Labels first: this also refuses an index out of range.
+        y = self.labels.index_select(0, indices)
         if len(self._parts) == 1:
             return self._parts[0].index_select(0, indices), y
         x = self._parts[0].new_empty((len(indices), *self.shape))
         owner = torch.bucketize(indices, torch.tensor(self._ends), right=True)
-        for number, (part, end) in enumerate(zip(self._parts, self._ends, strict=True)):
+        for number, part in enumerate(self._parts):
             (here,) = torch.nonzero(owner == number, as_tuple=True)
-            x.index_copy_(0, here, part.index_select(0, indices[here] - (end - len(part))))
+            start = self._ends[number] - len(part)
+            x.index_copy_(0, here, part.index_select(0, indices[here] - start))
         return x, y
 
 
@@ -59,24 +61,23 @@ class Dataset:
     train: Examples
     test: Examples
     classes: int
-    mean: tuple[
-        float, ...
-    ] = ()  # per channel (or column), of pixels in [0, 1]; empty: neither shifted nor scaled
+    # Per channel or column, of pixels in [0, 1]; empty: neither shifted nor scaled.
+    mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     augment: bool = False  # whether the published augmentation suits this data
-    groups: Tensor | None = (
-        None  # int64 [training examples]: whose each one is, numbered from 0; None: nobody knows
-    )
+    # int64 [training examples]: whose each one is, numbered from 0; None: nobody knows.
+    groups: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.groups is not None and len(self.groups) != len(self.train):
             raise DataError(
-                f"{len(self.groups)} groups but {len(self.train)} training examples; each needs one group"
+                f"{len(self.groups)} groups but {len(self.train)} training examples; "
+                "each needs one group"
             )
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one example."""
+        """Of one example."""
         return self.train.shape
 
 
@@ -97,22 +98,29 @@ def check_share(share: float, count: int) -> None:
     """Refuse a test share that leaves either side of `count` examples empty."""
     if not 0 < share < 1 or not 0 < round(count * share) < count:
         raise ConfigError(
-            f"test = {share:g} of {count} examples must leave some on both sides; 0.2 holds a fifth out for testing"
+            f"test = {share:g} of {count} examples must leave some on both sides; "
+            "0.2 holds a fifth out for testing"
         )
 
 
 def pixel_stats(examples: Examples) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and std of every channel of uint8 images [n, c, h, w], for pixels in [0, 1]; sums are exact integers."""
-    sums, squares = torch.zeros(2, examples.shape[0], dtype=torch.int64)
-    at_once = max(1, 2**22 // math.prod(examples.shape))
+    """Mean and std of every channel of uint8 images [n, c, h, w], for pixels in [0, 1]."""
+    # Sums of integers are exact, in whatever order and however many.
+    sums = torch.zeros(examples.shape[0], dtype=torch.int64)
+    squares = torch.zeros_like(sums)
+    at_once = max(1, 2**22 // math.prod(examples.shape))  # 16 MB of int32
     for start in range(0, len(examples), at_once):
-        x = examples.take(torch.arange(start, min(start + at_once, len(examples))))[0].int()
+        rows = torch.arange(start, min(start + at_once, len(examples)))
+        x = examples.take(rows)[0].int()
         sums += x.sum(dim=(0, 2, 3))
         squares += x.square().sum(dim=(0, 2, 3))
+
     count = len(examples) * math.prod(examples.shape[1:])
-    mean = [s / count for s in sums.tolist()]
-    variance = [
-        (q * count - s * s) / count**2 for s, q in zip(sums.tolist(), squares.tolist(), strict=True)
-    ]
-    # A constant channel says nothing whatever it is divided by.
-    return tuple(m / 255 for m in mean), tuple(math.sqrt(v) / 255 or 1.0 for v in variance)
+    mean = []
+    std = []
+    for total, square in zip(sums.tolist(), squares.tolist(), strict=True):
+        variance = (square * count - total * total) / count**2
+        mean.append(total / count / 255)
+        # A constant channel says nothing whatever it is divided by.
+        std.append(math.sqrt(variance) / 255 or 1.0)
+    return tuple(mean), tuple(std)

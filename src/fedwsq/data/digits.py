@@ -1,4 +1,4 @@
-"""The 8x8 handwritten digits that scikit-learn carries: real data, offline, in every installation."""
+"""The 8x8 handwritten digits that scikit-learn carries: real data, offline, always there."""
 
 import torch
 
@@ -10,9 +10,11 @@ def digits() -> Dataset:
     from sklearn.datasets import load_digits  # slow to import, and only this data set needs it
 
     bunch = load_digits()
-    x = (
-        torch.from_numpy(bunch.images).float().div_(16).unsqueeze(1)
-    )  # [n, 1, 8, 8], stored as 0..16
+    x = torch.from_numpy(bunch.images).float().div_(16).unsqueeze(1)  # [n, 1, 8, 8], from 0..16
     y = torch.from_numpy(bunch.target).long()
     test = torch.arange(len(y)) % 5 == 4
-    return Dataset(Examples([x[~test]], y[~test]), Examples([x[test]], y[test]), classes=10)
+    return Dataset(
+        train=Examples([x[~test]], y[~test]),
+        test=Examples([x[test]], y[test]),
+        classes=10,
+    )

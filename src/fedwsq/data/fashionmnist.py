@@ -1,4 +1,4 @@
-"""Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017, arXiv:1708.07747): idx files, packed or not, under the data root."""
+"""Fashion-MNIST (Xiao, Rasul and Vollgraf, 2017, arXiv:1708.07747): idx files, packed or not."""
 
 import gzip
 import math
@@ -39,54 +39,67 @@ def _find(root: Path) -> Path:
         if any((root / name).glob("t*-idx[13]-ubyte*")):
             return root / name
     raise DataError(
-        f"no {TITLE}: no train-images-idx3-ubyte in {root} or its {' or '.join(FOLDERS[:2])}; {HELP}"
+        f"no {TITLE}: no train-images-idx3-ubyte in {root} or its "
+        f"{' or '.join(FOLDERS[:2])}; {HELP}"
     )
 
 
 def _load(folder: Path, stem: str, published: int) -> Examples:
     """One set: its images and its labels, as many of the one as of the other."""
-    images, images_path = _read(folder / f"{stem}-images-idx3-ubyte", (28, 28), published)
-    labels, labels_path = _read(folder / f"{stem}-labels-idx1-ubyte", (), published)
+    images_path = _present(folder / f"{stem}-images-idx3-ubyte")
+    labels_path = _present(folder / f"{stem}-labels-idx1-ubyte")
+    images = _read(images_path, (28, 28), published)
+    labels = _read(labels_path, (), published)
     if len(images) != len(labels):
         raise DataError(
-            f"{images_path} holds {len(images)} images but {labels_path} {len(labels)} labels; get both again"
+            f"{images_path} holds {len(images)} images but {labels_path} {len(labels)} labels; "
+            "get both again"
         )
     if int(labels.max()) > 9:
         raise DataError(
-            f"{labels_path} holds the label {int(labels.max())}, but {TITLE} labels are 0 to 9; get it again"
+            f"{labels_path} holds the label {int(labels.max())}, but {TITLE} labels are 0 to 9; "
+            "get it again"
         )
     warn_if_partial(TITLE, len(images), published, images_path.name)
     return Examples([images.unsqueeze(1)], labels.long())
 
 
-def _read(path: Path, shape: tuple[int, ...], published: int) -> tuple[Tensor, Path]:
-    """The array of one idx file, uint8 [n, *shape], and the file's name; an unpacked file is mapped."""
+def _present(path: Path) -> Path:
+    """The file, or the same packed."""
     packed = path.with_name(path.name + ".gz")
-    found = path if path.is_file() else packed
-    if not found.is_file():
-        raise DataError(f"{TITLE} is incomplete: neither {path} nor {packed.name} is there; {HELP}")
-    # An idx header: two zero bytes, 8 for uint8, the number of dimensions, then each of them; all big-endian.
+    for found in (path, packed):
+        if found.is_file():
+            return found
+    raise DataError(f"{TITLE} is incomplete: neither {path} nor {packed.name} is there; {HELP}")
+
+
+def _read(path: Path, shape: tuple[int, ...], published: int) -> Tensor:
+    """The array of one idx file, uint8 [n, *shape]; an unpacked file is mapped."""
+    # An idx header: two zero bytes, 8 for uint8, the number of dimensions, then each of them; all
+    # big-endian.
     header = struct.Struct(f">{2 + len(shape)}I")
+    unpacked = path.suffix != ".gz"
     try:
-        with gzip.open(found) if found == packed else open(found, "rb") as file:
-            head = file.read(header.size)
-            magic, count, *rest = header.unpack(head.ljust(header.size, b"\0"))
-            if (magic, tuple(rest)) != (0x0801 + len(shape), shape) or not 0 < count <= published:
-                raise DataError(
-                    f"{found} does not start as an idx file of at most {published} "
-                    f"{'images of 28x28' if shape else 'labels'}; it is damaged, or another data set"
-                )
+        with open(path, "rb") if unpacked else gzip.open(path) as file:
+            head = file.read(header.size).ljust(header.size, b"\0")
+            magic, count, *rest = header.unpack(head)
             size = count * math.prod(shape)
-            if found == packed:
-                body = np.frombuffer(bytearray(file.read(size + 1)), np.uint8)
+            as_announced = (magic, tuple(rest)) == (0x0801 + len(shape), shape)
+            if not as_announced or not 0 < count <= published:
+                what = "images of 28x28" if shape else "labels"
+                raise DataError(
+                    f"{path} does not start as an idx file of at most {published} {what}; "
+                    "it is damaged, or another data set"
+                )
+            if unpacked:
+                # Mode "c": torch wants writable memory, and the file must not change.
+                body = np.memmap(path, np.uint8, mode="c")[header.size :]
             else:
-                body = np.memmap(found, np.uint8, mode="c")[
-                    header.size :
-                ]  # "c": torch wants writable memory
+                body = np.frombuffer(bytearray(file.read(size + 1)), np.uint8)
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"cannot read {found}: {error}; get it again") from error
+        raise DataError(f"cannot read {path}: {error}; get it again") from error
     if len(body) != size:
         raise DataError(
-            f"{found} announces {count} records, but is shorter or longer than that; get it again"
+            f"{path} announces {count} records, but is shorter or longer than that; get it again"
         )
-    return torch.from_numpy(body).view(count, *shape), found
+    return torch.from_numpy(body).view(count, *shape)

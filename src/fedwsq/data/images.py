@@ -8,25 +8,20 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
+import torch
 
-from fedwsq.core.errors import DataError
+from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.data.cache import Bytes, cached, digest
+from fedwsq.data.dataset import Examples
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
-FORMATS = (
-    "JPEG",
-    "PNG",
-    "WEBP",
-    "BMP",
-    "GIF",
-    "TIFF",
-    "PPM",
-)  # Pillow knows more; some of those run other programs
+# Pillow knows more; some of those run other programs.
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 CHUNK = 256  # images decoded side by side
+Labelled = dict[str, int]  # path of an image -> label
 
 
 @dataclass(frozen=True)
@@ -35,14 +30,28 @@ class Form:
 
     width: int
     height: int
-    fit: bool = (
-        False  # scale and crop other images to it, about their centre, rather than refuse them
-    )
+    # Scale and crop other images to it, about their centre, rather than refuse them.
+    fit: bool = False
     rule: str = ""  # why another size is refused, and the way out
 
 
+def stored_form(first: "Image", name: object) -> Form:
+    """The size of the first image, called `name`, is the size of all."""
+    rule = (
+        f"{name} has {first.width}x{first.height}; all must have one size, so scale them, "
+        "for example with data.size=64"
+    )
+    return Form(first.width, first.height, rule=rule)
+
+
+def check_size(size: int) -> None:
+    """Of the setting that scales images."""
+    if size < 0:
+        raise ConfigError(f"size is {size}, must be 0 (as stored) or a number of pixels such as 64")
+
+
 def image_names(folder: Path) -> list[str]:
-    """The image files in `folder`, sorted by name: the order of a listing is not the same everywhere."""
+    """The image files in `folder` by name: the order of a listing is not the same everywhere."""
     try:
         with os.scandir(folder) as entries:
             names = [entry.name for entry in entries if entry.is_file()]
@@ -53,21 +62,18 @@ def image_names(folder: Path) -> list[str]:
     )
 
 
-def decode_files(title: str, folder: Path, paths: Sequence[str], form: Form) -> Tensor:
-    """The images at `paths` under `folder`, in that order: mapped uint8 [n, 3, height, width], decoded at most once."""
+def decode_files(
+    title: str, folder: Path, train: Labelled, test: Labelled, form: Form
+) -> tuple[Examples, Examples]:
+    """Images under `folder` as examples in the same order, mapped, and decoded at most once."""
+    paths = [*train, *test]
     shape = (len(paths), 3, form.height, form.width)
-    return cached(
-        title, folder, _fingerprint(folder, paths, form), shape, _chunks(folder, paths, form)
-    )
-
-
-def stored_form(first: "Image", name: object) -> Form:
-    """The size of the first image is the size of all."""
-    size = f"{first.width}x{first.height}"
-    rule = (
-        f"{name} has {size}; all must have one size, so scale them, for example with data.size=64"
-    )
-    return Form(first.width, first.height, rule=rule)
+    mark = _fingerprint(folder, paths, form)
+    images = cached(title, folder, mark, shape, _chunks(folder, paths, form))
+    labels = torch.tensor([*train.values(), *test.values()])
+    count = len(train)
+    kept = Examples([images[:count]], labels[:count])
+    return kept, Examples([images[count:]], labels[count:])
 
 
 def open_image(file: Path | IO[bytes], name: object) -> "Image":
@@ -82,12 +88,13 @@ def open_image(file: Path | IO[bytes], name: object) -> "Image":
 
 
 def to_pixels(image: "Image", name: object, form: Form) -> Bytes:
-    """An image as uint8 [3, height, width]; gray becomes RGB, and what is transparent loses its transparency."""
+    """An image as uint8 [3, height, width]; gray becomes RGB, and transparency is lost."""
     from PIL import Image, ImageOps
 
     if image.mode in ("I", "F") or image.mode.startswith("I;"):
         raise DataError(
-            f"{name} has more than 8 bits a channel (mode {image.mode}); convert it, or use data.name=npz"
+            f"{name} has more than 8 bits a channel (mode {image.mode}); convert it, or use "
+            "data.name=npz"
         )
     size = (form.width, form.height)
     if image.size != size and not form.fit:
@@ -119,4 +126,5 @@ def _chunks(folder: Path, paths: Sequence[str], form: Form) -> Iterator[Bytes]:
 
     with ThreadPoolExecutor() as pool:  # Pillow decodes without holding the interpreter
         for start in range(0, len(paths), CHUNK):
-            yield np.stack(list(pool.map(read, paths[start : start + CHUNK])))
+            images = pool.map(read, paths[start : start + CHUNK])
+            yield np.stack(list(images))

@@ -1,4 +1,4 @@
-"""Pictures made up on the spot, as many as wanted: for tests of scale, and for trying things out."""
+"""Pictures made up on the spot, as many as wanted: for tests of scale and for trying things."""
 
 import numpy as np
 import torch
@@ -20,12 +20,8 @@ def synthetic(
     seed: int = 0,
 ) -> Dataset:
     """A random picture for each class under noise; any number of samples, one byte a pixel."""
-    for name, value in (
-        ("samples", samples),
-        ("test_samples", test_samples),
-        ("size", size),
-        ("channels", channels),
-    ):
+    sizes = {"samples": samples, "test_samples": test_samples, "size": size, "channels": channels}
+    for name, value in sizes.items():
         if value < 1:
             raise ConfigError(f"synthetic {name} is {value}, must be at least 1")
     if not 1 <= classes <= samples:
@@ -36,9 +32,8 @@ def synthetic(
         raise ConfigError(f"synthetic noise is {noise}, must be a share of the brightness, 0 to 1")
     faces = numpy_rng(seed, "synthetic", "pattern").random((classes, channels, size, size))
     pattern = ((1 - noise) * 255 * faces).astype(np.uint8)
-    grain = (noise * np.arange(256)).astype(
-        np.uint8
-    )  # together at most 255: bytes add up without overflow
+    # Together at most 255: bytes add up without overflow.
+    grain = (noise * np.arange(256)).astype(np.uint8)
 
     def make(count: int, name: str) -> Examples:
         rng = numpy_rng(seed, "synthetic", name)
@@ -46,9 +41,8 @@ def synthetic(
         x = np.empty((count, channels, size, size), np.uint8)
         for start in range(0, count, ROWS):
             rows = x[start : start + ROWS]
-            np.take(
-                grain, np.frombuffer(rng.bytes(rows.size), np.uint8).reshape(rows.shape), out=rows
-            )
+            dice = np.frombuffer(rng.bytes(rows.size), np.uint8)
+            np.take(grain, dice.reshape(rows.shape), out=rows)
             rows += pattern[y[start : start + ROWS]]
         return Examples([torch.from_numpy(x)], torch.from_numpy(y))
 

@@ -1,63 +1,66 @@
 """Results are rows: one `RoundRecord` a round, one line of `rounds.jsonl` each."""
 
 import json
+import math
+import statistics
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from fedwsq.core.types import Channel
+from fedwsq.evaluation import Scores, worst_decile
+from fedwsq.federation.clock import Times
+from fedwsq.federation.fold import Assignment, Folded
+from fedwsq.wire import Line, Shared, SideValues
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round. Bytes are lengths of real messages; `*_float32` is the same traffic with every tensor in float32."""
+    """One round. Bytes are lengths of real messages; `*_float32` is the same traffic with every
+    tensor in float32. None is what was not measured, or cannot be known.
+    """
 
     round: int
-    test_accuracy: float | None = (
-        None  # 0 to 1; None when the round was not evaluated, or on other data or otherwise
-    )
+    test_accuracy: float | None = None  # 0 to 1; None too when measured on other data or otherwise
     test_accuracy_ema: float | None = None  # e <- 0.9 e + 0.1 accuracy, seeded with the first
     test_loss: float | None = None
     validation_accuracy: float | None = None
     validation_accuracy_ema: float | None = None
     validation_loss: float | None = None
-    test_metric: float | None = (
-        None  # in place of accuracy when the plan names another metric; higher is better
-    )
+    test_metric: float | None = None  # where a plan names another metric; higher is better
     test_metric_ema: float | None = None
     validation_metric: float | None = None
     validation_metric_ema: float | None = None
     class_accuracy: list[float] | None = None
-    client_accuracy: float | None = (
-        None  # mean over clients, each on its own test examples or mix of classes
-    )
+    client_accuracy: float | None = None  # mean over clients, each on its own test data or mix
     client_accuracy_worst_decile: float | None = None
     train_loss: float | None = None
     uplink_bytes: int = 0
     downlink_bytes: int = 0
     uplink_bytes_float32: int = 0
     downlink_bytes_float32: int = 0
+    evaluation_bytes: int = 0  # both ways, to have clients score the model on their own data
     sampled: int = 0
     replied: int = 0
     failed: int = 0
     failures: dict[str, str] = field(default_factory=dict)  # client -> why
     sat_out: int = 0  # sampled, but granted no bits: their channel was too slow
     bits: float | None = None  # mean bits granted per coded parameter
-    scale_ratio: float | None = (
-        None  # median over coded tensors of (mean local scale / shared scale)
-    )
+    scale_ratio: float | None = None  # median over coded tensors of mean local / shared scale
     scale_ratios: dict[str, float] = field(default_factory=dict)  # the same of each coded tensor
-    quantization_error: float | None = (
-        None  # mean over clients of |decoded - update|^2 / |update|^2
-    )
+    quantization_error: float | None = None  # mean over clients: |decoded - update|^2 / |update|^2
     seconds: float = 0.0
-    train_seconds: float = 0.0  # summed over clients, so above `seconds` when they run side by side
+    train_seconds: float = 0.0  # summed over clients, so above `seconds` when side by side
     codec_seconds: float = 0.0  # encoding, summed over clients, and decoding on the server
     eval_seconds: float = 0.0
     simulated_seconds: float | None = None  # on the plan's channels: until the last reply is in
     download_seconds: float | None = None  # of the client whose reply came last, as the next two
     compute_seconds: float | None = None
     upload_seconds: float | None = None
-    channels: dict[str, list[float]] = field(
-        default_factory=dict
-    )  # client -> bytes/s up, down, latency, s/step
+    channels: dict[str, list[float]] = field(default_factory=dict)  # bytes/s up, down, s, s/step
     seed: int = 0
     config: str = ""  # digest of the plan
 
@@ -78,9 +81,148 @@ class RoundRecord:
 
     @classmethod
     def parse(cls, line: str) -> "RoundRecord":
-        """A record from its line; keys of other versions are left out. A line that is no record is a ValueError."""
+        """A record from its line; keys of other versions are left out.
+
+        A line that is no record is a ValueError.
+        """
         found: Any = json.loads(line)
         if not isinstance(found, dict) or not isinstance(found.get("round"), int):
             raise ValueError(f"not a record: {line!r}")
         known = {f.name for f in fields(cls)}
         return cls(**{key: value for key, value in found.items() if key in known})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What evaluation said of the model after a round."""
+
+    on: Literal["test", "validation"] = "test"
+    metric: str = "accuracy"
+    scores: Scores | None = None  # None: not evaluated
+    ema: float | None = None
+    clients: Tensor | None = None  # each client's accuracy
+    client_bytes: int = 0
+    seconds: float = 0.0
+
+    @property
+    def value(self) -> float | None:
+        return None if self.scores is None else _finite(self.scores.value)
+
+    def accuracy(self, on: str) -> float | None:
+        return self.value if self._is(on, accuracy=True) else None
+
+    def accuracy_ema(self, on: str) -> float | None:
+        return self.ema if self._is(on, accuracy=True) else None
+
+    def other(self, on: str) -> float | None:
+        """The value of a metric that is not accuracy."""
+        return self.value if self._is(on, accuracy=False) else None
+
+    def other_ema(self, on: str) -> float | None:
+        return self.ema if self._is(on, accuracy=False) else None
+
+    def loss(self, on: str) -> float | None:
+        if self.scores is None or self.on != on:
+            return None
+        return _finite(self.scores.loss)
+
+    def _is(self, on: str, accuracy: bool) -> bool:
+        evaluated = self.scores is not None and self.on == on
+        return evaluated and (self.metric == "accuracy") == accuracy
+
+
+class Round(NamedTuple):
+    """Everything that a row is made of."""
+
+    number: int
+    seed: int
+    channels: Mapping[int, Channel | None]  # of everyone sampled; None: nothing is simulated
+    assignments: Mapping[int, Assignment]  # of those who did not sit out
+    folded: Folded
+    verdict: Verdict
+    times: Times | None
+    shared: Shared  # before the round
+    seconds: float
+
+
+def record(done: Round, uplink: Line) -> RoundRecord:
+    """The row of a round."""
+    folded = done.folded
+    verdict = done.verdict
+    times = done.times
+    assignments = done.assignments.values()
+    losses = folded.metric("loss")
+    errors = [message.error for message in folded.replies]
+    granted = [done.assignments[client].message.rates for client in folded.clients]
+    ratios = scale_ratios(done.shared, folded.sides)
+    clients = verdict.clients
+    return RoundRecord(
+        done.number,
+        test_accuracy=verdict.accuracy("test"),
+        test_accuracy_ema=verdict.accuracy_ema("test"),
+        test_loss=verdict.loss("test"),
+        validation_accuracy=verdict.accuracy("validation"),
+        validation_accuracy_ema=verdict.accuracy_ema("validation"),
+        validation_loss=verdict.loss("validation"),
+        test_metric=verdict.other("test"),
+        test_metric_ema=verdict.other_ema("test"),
+        validation_metric=verdict.other("validation"),
+        validation_metric_ema=verdict.other_ema("validation"),
+        class_accuracy=verdict.scores.per_class or None if verdict.scores else None,
+        client_accuracy=None if clients is None else float(clients.mean()),
+        client_accuracy_worst_decile=None if clients is None else worst_decile(clients),
+        train_loss=_mean(losses),
+        uplink_bytes=sum(folded.lengths.values()),
+        downlink_bytes=sum(each.down_bytes for each in assignments),
+        uplink_bytes_float32=folded.float32_bytes,
+        downlink_bytes_float32=sum(each.float32_bytes for each in assignments),
+        evaluation_bytes=verdict.client_bytes,
+        sampled=len(done.channels),
+        replied=len(folded.replies),
+        failed=len(assignments) - len(folded.replies),
+        failures={str(client): why for client, why in sorted(folded.failures.items())},
+        sat_out=len(done.channels) - len(assignments),
+        bits=_mean([uplink.mean_bits(rates) for rates in granted]),
+        scale_ratio=statistics.median(ratios.values()) if ratios else None,
+        scale_ratios=ratios,
+        quantization_error=_mean(errors),
+        seconds=done.seconds,
+        train_seconds=sum(folded.metric("train_seconds")),
+        codec_seconds=sum(folded.metric("codec_seconds")) + folded.seconds,
+        eval_seconds=verdict.seconds,
+        simulated_seconds=times.total if times else None,
+        download_seconds=times.download if times else None,
+        compute_seconds=times.compute if times else None,
+        upload_seconds=times.upload if times else None,
+        channels={
+            str(client): list(channel)
+            for client, channel in done.channels.items()
+            if channel is not None
+        },
+        seed=done.seed,
+    )
+
+
+def scale_ratios(shared: Shared, sides: SideValues) -> dict[str, float]:
+    """How far local scales are from the shared ones: mean local / shared of each tensor."""
+    ratios: dict[str, float] = {}
+    for vector, states in shared.items():
+        for name, state in states.items():
+            # A zero update has no scale of its own.
+            local = [side for side in sides.get(vector, {}).get(name, []) if any(side)]
+            comparable = local and state.numel() == len(local[0])
+            if not comparable or not (state > 0).all():
+                continue
+            mean = torch.tensor(local, dtype=torch.float64).mean(0) / state
+            label = name if vector == "delta" else f"{vector}/{name}"
+            ratios[label] = float(mean.mean())
+    return ratios
+
+
+def _mean(values: list[float]) -> float | None:
+    return statistics.fmean(values) if values else None
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no number for a model that diverged."""
+    return value if math.isfinite(value) else None

@@ -1,6 +1,7 @@
 """Backbones by name, and weight standardization for any model.
 
-A model is any `nn.Module` that returns logits; those in `MODELS` are `Staged`, for the methods that look inside.
+A model is any `nn.Module` that returns logits; those in `MODELS` are `Staged`, for the methods that
+look inside.
 """
 
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from torch import nn
 
 from fedwsq.models.check import check_model
+from fedwsq.models.closed_form import standardized
 from fedwsq.models.cnn import cnn
 from fedwsq.models.mobilevit import MobileViT, mobilevit_s, mobilevit_xs, mobilevit_xxs
 from fedwsq.models.part import frozen, train_only, trainable
@@ -39,7 +41,6 @@ from fedwsq.models.standardize import (
     convolutions,
     init_standardized,
     standardize,
-    standardized,
 )
 from fedwsq.models.vgg import VGG, vgg9
 from fedwsq.models.weights import load_weights, weights_digest

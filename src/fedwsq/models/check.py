@@ -22,19 +22,24 @@ def check_model(model: nn.Module) -> None:
                 f"layer '{name}' is {type(module).__name__}: running statistics are not federated; "
                 "make it with track_running_stats=False"
             )
+
     parameters = dict(model.named_parameters(remove_duplicate=False))
     for name, parameter in parameters.items():
         if isinstance(parameter, nn.UninitializedParameter):
             raise ConfigError(
-                f"parameter '{name}' has no shape before the first batch; give the lazy layer its input size"
+                f"parameter '{name}' has no shape before the first batch; "
+                "give the lazy layer its input size"
             )
         if parameter.dtype != torch.float32:
             raise ConfigError(
-                f"parameter '{name}' is {parameter.dtype}; parameters must be float32, call model.float()"
+                f"parameter '{name}' is {parameter.dtype}; "
+                "parameters must be float32, call model.float()"
             )
+
+    # Integer buffers are indices and the like; what a layer learns beside its parameters is floats.
     for name, value in model.state_dict().items():
         if name not in parameters and isinstance(value, torch.Tensor) and value.is_floating_point():
             raise ConfigError(
-                f"buffer '{name}' holds floating-point state, which is not federated; make it a parameter, "
-                "or register it with persistent=False if it is a constant"
+                f"buffer '{name}' holds floating-point state, which is not federated; "
+                "make it a parameter, or register it with persistent=False if it is a constant"
             )

@@ -1,4 +1,4 @@
-"""GroupNorm in the place of BatchNorm: what a model from elsewhere needs before it can be federated."""
+"""GroupNorm in the place of BatchNorm, which a model must not have to be federated."""
 
 from typing import TypeVar
 
@@ -14,39 +14,47 @@ _REPLACED = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 def replace_batchnorm(model: M, groups: int = 2) -> M | nn.GroupNorm:
-    """Put a GroupNorm in the place of every BatchNorm1d, 2d, 3d and SyncBatchNorm, in place, and return the model.
+    """Put a GroupNorm in the place of every BatchNorm1d, 2d, 3d and SyncBatchNorm, in place.
 
-    Weights and biases stay the same parameters under the same names; running statistics are dropped, so a trained model
-    computes something else until it is trained further. eps is 1e-5 whatever it was: rho of weight standardization is
-    published for that. A model that is a BatchNorm itself is not changed; its replacement is returned.
+    Weights and biases stay the same parameters under the same names; running statistics are
+    dropped, so a trained model computes something else until it is trained further. eps is 1e-5
+    whatever it was: rho of weight standardization is published for that. The model itself is
+    returned; if it is a BatchNorm, it is not changed and its replacement is returned.
     """
     if groups < 1:
         raise ConfigError(f"groups is {groups}, must be at least 1")
-    norms = {
-        m: _replacement(name, m, groups)
-        for name, m in model.named_modules()
-        if isinstance(m, _BatchNorm)
-    }
+    # All of them are made before any is put in, so that a refusal leaves the model as it was.
+    norms: dict[nn.Module | None, nn.GroupNorm] = {}
+    for name, layer in model.named_modules():
+        if isinstance(layer, _BatchNorm):
+            norms[layer] = _replacement(name, layer, groups)
+
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
-            if isinstance(child, _BatchNorm):
+            if child in norms:
                 parent._modules[name] = norms[child]
-    return norms[model] if isinstance(model, _BatchNorm) else model
+    return norms.get(model, model)
 
 
 def _replacement(name: str, norm: _BatchNorm, groups: int) -> nn.GroupNorm:
-    kind, channels = type(norm).__name__, norm.num_features
+    kind = type(norm).__name__
+    channels = norm.num_features
     if type(norm) not in _REPLACED:
         raise ConfigError(
-            f"layer '{name}' is {kind}, which may do more than the BatchNorm it derives from; replace it by hand, "
-            "or run a batch through the model first if it is lazy"
+            f"layer '{name}' is {kind}, which may do more than the BatchNorm it derives from; "
+            "replace it by hand, or run a batch through the model first if it is lazy"
         )
     if channels % groups:
-        fitting = ", ".join(str(n) for n in range(1, channels + 1) if channels % n == 0)
+        divisors = [n for n in range(1, channels + 1) if channels % n == 0]
+        fitting = ", ".join(map(str, divisors))
         raise ConfigError(
-            f"layer '{name}' is {kind} over {channels} channels, which {groups} groups do not divide; "
-            f"groups can be one of {fitting}, or replace this layer by hand first"
+            f"layer '{name}' is {kind} over {channels} channels, which {groups} groups do not "
+            f"divide; groups can be one of {fitting}, or replace this layer by hand first"
         )
-    group_norm = nn.GroupNorm(groups, channels, affine=False).train(norm.training)
-    group_norm.affine, group_norm.weight, group_norm.bias = norm.affine, norm.weight, norm.bias
-    return group_norm
+
+    # The very parameters, so that an optimizer that holds them is not disturbed.
+    group_norm = nn.GroupNorm(groups, channels, affine=False)
+    group_norm.affine = norm.affine
+    group_norm.weight = norm.weight
+    group_norm.bias = norm.bias
+    return group_norm.train(norm.training)

@@ -1,12 +1,14 @@
-"""FedWon's scaled weight standardization, in the place of norms (Zhuang and Lyu, 2024, arXiv:2306.05879).
+"""FedWon's scaled weight standardization, in the place of norms.
 
-A layer computes with gain * gamma * (w - mean) / sqrt(max(fan_in * var, 1e-4)), per output channel: as long as the
-data, whatever the fan-in. The gain is learned. After Brock et al. (2021, arXiv:2101.08692), whose gamma lets a ReLU
-network keep its variance from layer to layer.
+A layer computes with gain * gamma * (w - mean) / sqrt(max(fan_in * var, 1e-4)), per output channel:
+as long as the data, whatever the fan-in. The gain is learned. From Zhuang and Lyu (2024,
+arXiv:2306.05879), after Brock et al. (2021, arXiv:2101.08692), whose gamma lets a ReLU network keep
+its variance from layer to layer.
 
-That gamma assumes a ReLU after each convolution; one without multiplies the variance by gamma^2 = 2.9. So it is for
-networks like the resnets and VGG: logits of the models here start with a standard deviation of 0.2 to 8, except those
-of resnet34 (some 100) and of shufflenet (thousands), whose depthwise convolutions have no ReLU after them.
+That gamma assumes a ReLU after each convolution; one without multiplies the variance by
+gamma^2 = 2.9. So it is for networks like the resnets and VGG: logits of the models here start with
+a standard deviation of 0.2 to 8, except those of resnet34 (some 100) and of shufflenet (thousands),
+whose depthwise convolutions have no ReLU after them.
 """
 
 import math
@@ -19,12 +21,21 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Params
-from fedwsq.models.standardize import WSConv1d, WSConv2d, WSConv3d, WSLayer, init_standardized
+from fedwsq.models.standardize import (
+    WSConv1d,
+    WSConv2d,
+    WSConv3d,
+    WSLayer,
+    change_classes,
+    convolutions,
+    init_standardized,
+)
 
 M = TypeVar("M", bound=nn.Module)
 Variance = Literal["unbiased", "biased"]
 
-# The variance of relu(x) is (1 - 1 / pi) / 2 for x ~ N(0, 1); a filter of zero mean does not see relu's own mean.
+# The variance of relu(x) is (1 - 1 / pi) / 2 for x ~ N(0, 1); a filter of zero mean does not see
+# relu's own mean.
 GAMMA_RELU = math.sqrt(2 / (1 - 1 / math.pi))
 # _NormBase is that of every BatchNorm and InstanceNorm.
 NORMS = (nn.GroupNorm, _NormBase)
@@ -36,14 +47,17 @@ def scaled_standardized(
     gamma: float = GAMMA_RELU,
     variance: Variance = "unbiased",
 ) -> Tensor:
-    """`weight` standardized per output channel (dim 0) to length gain * gamma, up to the bias of the variance."""
-    dims, fan_in = tuple(range(1, weight.ndim)), math.prod(weight.shape[1:])
+    """`weight` standardized per output channel (dim 0).
+
+    Each is as long as gain * gamma says, up to the bias of the variance.
+    """
+    dims = tuple(range(1, weight.ndim))
     v = weight - weight.mean(dims, keepdim=True)
-    total = v.square().sum(
-        dims, keepdim=True
-    )  # fan_in * var, biased; `torch.var` is twice as slow on a CPU
+    # fan_in * var, biased; `torch.var` is twice as slow on a CPU.
+    total = v.square().sum(dims, keepdim=True)
     if variance == "unbiased":
-        total = total * (fan_in / (fan_in - 1))
+        count = math.prod(weight.shape[1:])
+        total = total * (count / (count - 1))
     # The floor keeps a constant filter at zero, with a finite gradient: sqrt is never taken near 0.
     factor = gamma * total.clamp(min=1e-4).rsqrt()
     if gain is not None:
@@ -52,7 +66,10 @@ def scaled_standardized(
 
 
 class ScaledWSLayer(WSLayer):
-    """A layer that computes with its scaled standardized weight; its parameters are the raw weight and the gain."""
+    """A layer that computes with its scaled standardized weight.
+
+    Its parameters are the raw weight, the gain and the bias, if it has one.
+    """
 
     settings = ("gamma", "variance")
     gain: Tensor  # [out]
@@ -68,11 +85,10 @@ class ScaledWSLayer(WSLayer):
         self.gain = nn.Parameter(self.weight.detach().new_ones(len(self.weight)))
 
     def standardized_weight(self) -> Tensor:
-        """The weight this layer computes with."""
         return scaled_standardized(self.weight, self.gain, self.gamma, self.variance)
 
     def scaled_bias(self) -> Tensor | None:
-        """The bias as it is: outputs are as large as inputs here."""
+        """The bias as it is: outputs are as large as inputs here, there is no rho to follow."""
         return self.bias
 
     def unit_weight(self, weight: Tensor) -> Tensor:
@@ -104,32 +120,31 @@ _SCALED: dict[type[nn.Module], type[ScaledWSLayer]] = {
 
 
 def standardize_scaled(model: M, gamma: float = GAMMA_RELU, variance: Variance = "unbiased") -> M:
-    """Turn every convolution with a fan-in of 3 or more into a scaled WS layer, in place, and return the model."""
+    """Turn convolutions with a fan-in of 3 or more into scaled WS layers, in place."""
     if any(isinstance(layer, WSLayer) for layer in model.modules()):
         raise ConfigError(
-            "the model has standardized layers already; scaled standardization replaces the other kind"
+            "the model has standardized layers already; "
+            "scaled standardization replaces the other kind"
         )
-    chosen = [
-        m for m in model.modules() if type(m) in _SCALED and math.prod(m.weight.shape[1:]) >= 3
-    ]  # type: ignore
-    if not chosen:
-        raise ConfigError(
-            "the model has no layer to standardize: scaled weight standardization takes Conv1d, Conv2d and Conv3d "
-            "with a fan-in of 3 or more"
-        )
-    for layer in chosen:
-        layer.__class__ = _SCALED[type(layer)]  # the same object, as `standardize` does it
-        assert isinstance(layer, ScaledWSLayer)
-        layer.gamma, layer.variance = gamma, variance
+    changed = change_classes(model, _SCALED, convolutions)
+    for layer in changed:
+        layer.gamma = gamma
+        layer.variance = variance
         layer.init_gain()
+    if not changed:
+        raise ConfigError(
+            "the model has no layer to standardize: scaled weight standardization takes Conv1d, "
+            "Conv2d and Conv3d with a fan-in of 3 or more"
+        )
     return model
 
 
 def drop_norms(model: M) -> M:
-    """Remove every BatchNorm, InstanceNorm and GroupNorm, in place, and give convolutions without a bias one at zero.
+    """Remove every BatchNorm, InstanceNorm and GroupNorm, in place; every convolution has a bias.
 
-    LayerNorm and RMSNorm stay: they belong to attention, of which standardized convolutions take no care.
-    A convolution before a norm has no bias since the norm has its own; without the norm nothing could shift.
+    A convolution before a norm has none since the norm has its own; without the norm nothing could
+    shift, so it is given one at zero. LayerNorm and RMSNorm stay: they belong to attention, of
+    which standardized convolutions take no care.
     """
     for parent in list(model.modules()):
         for name, child in list(parent._modules.items()):
@@ -142,7 +157,7 @@ def drop_norms(model: M) -> M:
 
 
 def exchange_standardized(model: nn.Module, params: Params) -> Params:
-    """`params` of `model` with the weight of each standardized layer as the layer sees it, before gain and constants.
+    """`params` with the weight of each standardized layer as it sees it, before gain and constants.
 
     The model computes the same with them: to standardize twice is to standardize once.
     """
@@ -157,7 +172,7 @@ def exchange_standardized(model: nn.Module, params: Params) -> Params:
 
 @dataclass(frozen=True)
 class ScaledStandardization:
-    """Every convolution standardized to unit gain and given a bias; no norms between them (FedWon)."""
+    """Every convolution standardized to unit gain and given a bias; no norms between (FedWon)."""
 
     gamma: float = GAMMA_RELU
     variance: Variance = "unbiased"
@@ -173,5 +188,5 @@ class ScaledStandardization:
             )
 
     def apply(self, model: nn.Module) -> nn.Module:
-        """`model` with scaled WS convolutions, fresh weights in them, and without norms."""
-        return init_standardized(drop_norms(standardize_scaled(model, self.gamma, self.variance)))
+        scaled = standardize_scaled(model, self.gamma, self.variance)
+        return init_standardized(drop_norms(scaled))

@@ -1,4 +1,4 @@
-"""SqueezeNet with simple bypass (Iandola et al., 2016, arXiv:1602.07360) for small images, with GroupNorm."""
+"""SqueezeNet with simple bypass (Iandola et al., 2016, arXiv:1602.07360) and GroupNorm."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from fedwsq.models.staged import Staged, conv_norm
 
 
 class Fire(nn.Module):
-    """A 1x1 convolution to few channels, then half the outputs from 1x1 and half from 3x3, before their ReLU."""
+    """A 1x1 convolution to few channels, then half the outputs from 1x1 and half from 3x3."""
 
     def __init__(self, inputs: int, outputs: int, squeeze: int) -> None:
         super().__init__()
@@ -17,7 +17,6 @@ class Fire(nn.Module):
         self.large = conv_norm(squeeze, outputs // 2, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The pre-activation outputs, side by side."""
         x = F.relu(self.squeeze(x))
         return torch.cat([self.small(x), self.large(x)], dim=1)
 
@@ -30,22 +29,43 @@ class Bypass(nn.Module):
         self.fire = Fire(width, width, squeeze)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Input plus activated output."""
         return x + F.relu(self.fire(x))
 
 
 def squeezenet(classes: int = 10, channels: int = 3) -> Staged:
     """Eight fire modules, 0.7 million parameters.
 
-    Cuts: the stem, and the pre-activation outputs of the fire modules without a bypass: the first, third, fifth,
-    seventh and eighth. Convolutions have biases. The published 1x1 convolution to the classes, then averaged, is a
-    linear layer here: the same function, but no norm follows it, so it is not for weight standardization.
+    Cuts: the stem, and the pre-activation outputs of the fire modules without a bypass: the first,
+    third, fifth, seventh and eighth. Convolutions have biases. The published 1x1 convolution to the
+    classes, then averaged, is a linear layer here: the same function, but no norm follows it, so it
+    is not for weight standardization.
     """
     stages = [
-        nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), Fire(96, 128, 16)),
-        nn.Sequential(nn.ReLU(), Bypass(128, 16), Fire(128, 256, 32)),
-        nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), Bypass(256, 32), Fire(256, 384, 48)),
-        nn.Sequential(nn.ReLU(), Bypass(384, 48), Fire(384, 512, 64)),
-        nn.Sequential(nn.ReLU(), nn.MaxPool2d(2), Fire(512, 512, 64)),
+        nn.Sequential(
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            Fire(96, 128, 16),
+        ),
+        nn.Sequential(
+            nn.ReLU(),
+            Bypass(128, 16),
+            Fire(128, 256, 32),
+        ),
+        nn.Sequential(
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            Bypass(256, 32),
+            Fire(256, 384, 48),
+        ),
+        nn.Sequential(
+            nn.ReLU(),
+            Bypass(384, 48),
+            Fire(384, 512, 64),
+        ),
+        nn.Sequential(
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            Fire(512, 512, 64),
+        ),
     ]
     return Staged(conv_norm(channels, 96, bias=True), stages, nn.Linear(512, classes))

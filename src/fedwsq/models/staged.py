@@ -1,4 +1,4 @@
-"""A network in stages: what methods that look inside a model (FedMLB, FedRCL, FedDecorr) can rely on."""
+"""A network in stages, for the methods that look inside a model: FedMLB, FedRCL and FedDecorr."""
 
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -9,10 +9,12 @@ from torch import Tensor, nn
 
 
 class Staged(nn.Module):
-    """Stem, stages, linear head. A cut carries the pre-activation feature; whatever comes after applies the ReLU.
+    """Stem, stages, linear head.
 
-    A backbone with another activation, or whose last feature has no image to average over, has a `_pool` of its own.
-    Level 0 is the stem's output and level k that of the k-th stage, so `resume(k, features(x)[k])` is `forward(x)`.
+    A cut carries the pre-activation feature; whatever comes after applies the ReLU. A backbone with
+    another activation, or whose last feature has no image to average over, has a `_pool` of its
+    own. Level 0 is the stem's output and level k that of the k-th stage, so
+    `resume(k, features(x)[k])` is `forward(x)`.
     """
 
     def __init__(self, stem: nn.Module, stages: Iterable[nn.Module], head: nn.Module) -> None:
@@ -22,7 +24,6 @@ class Staged(nn.Module):
         self.head = head
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits."""
         return self.resume(0, self.stem(x))
 
     def features(self, x: Tensor) -> list[Tensor]:
@@ -46,17 +47,18 @@ class Staged(nn.Module):
             feature = stage(feature)
         return feature
 
-    def _pool(
-        self, feature: Tensor
-    ) -> Tensor:  # [batch, channels, height, width] -> [batch, channels]
+    def _pool(self, feature: Tensor) -> Tensor:
+        """[batch, channels, height, width] to [batch, channels]."""
         return F.relu(feature).mean(dim=(2, 3))
 
 
 def conv_norm(
     inputs: int, outputs: int, kernel: int = 3, stride: int = 1, groups: int = 1, bias: bool = False
 ) -> nn.Sequential:
-    """A convolution that keeps the size up to its stride, then GroupNorm with the published 2 groups."""
-    conv = nn.Conv2d(
-        inputs, outputs, kernel, stride=stride, padding=kernel // 2, groups=groups, bias=bias
-    )
-    return nn.Sequential(OrderedDict(conv=conv, norm=nn.GroupNorm(2, outputs, eps=1e-5)))
+    """A convolution that keeps the size up to its stride, then GroupNorm.
+
+    Two groups and an eps of 1e-5, as published.
+    """
+    conv = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=bias)
+    norm = nn.GroupNorm(2, outputs, eps=1e-5)
+    return nn.Sequential(OrderedDict(conv=conv, norm=norm))

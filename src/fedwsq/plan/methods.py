@@ -1,14 +1,12 @@
 """Published methods by name: each is a composition along the four axes, never a copy.
 
-`fedwsq run method=fedwsq` expands to what is written here; the resolved `config.toml` spells it out. Everything can
-still be overridden: `method=fedacg uplink.codec=danuq uplink.bits=1 model.standardize=true`.
+`fedwsq run method=fedwsq` expands to what is written here; the resolved `config.toml` spells it
+out. Everything can still be overridden:
+`method=fedacg uplink.codec=danuq uplink.bits=1 model.standardize=true`.
 """
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any, NamedTuple
-
-from fedwsq.algorithms import FedAvg
 
 # Every method starts from here, on all four axes, so that nothing of another one is left over.
 PLAIN: dict[str, Any] = {
@@ -23,12 +21,12 @@ class Method(NamedTuple):
     """One row of `docs/methods.md`, and the settings that make it so."""
 
     idea: str
-    settings: Mapping[str, Any]
-    client: str = "cross-entropy"
-    server: str = "w + mean delta"
-    state: str = "none"
-    extra_bytes: str = "none"
-    departs: str = ""
+    settings: Mapping[str, Any]  # by dotted key, over PLAIN
+    client: str = "cross-entropy"  # what local training minimizes
+    server: str = "w + mean delta"  # the new weights
+    state: str = "none"  # what is remembered from round to round, and by whom
+    extra_bytes: str = "none"  # over FedAvg in float32
+    departs: str = ""  # from the paper it cites, and why
     cites: str = ""
 
 
@@ -62,7 +60,10 @@ METHODS: dict[str, Method] = {
         client="cross-entropy - <g, w> + (alpha/2) |w - sent|^2",
         server="h <- h - alpha (replied / population) mean delta; w + mean delta - h / alpha",
         state="server: h; client: g",
-        departs="alpha is the same for all clients and everything is in the (clipped) loss; for the plain mean",
+        departs=(
+            "alpha is the same for all clients and everything is in the (clipped) loss; for the "
+            "plain mean"
+        ),
         cites="arXiv:2111.04263",
     ),
     "fedacg": Method(
@@ -88,14 +89,20 @@ METHODS: dict[str, Method] = {
         "calibrate logits by class counts",
         {"algorithm": "fedlc"},
         client="cross-entropy of z - tau n_c^(-1/4)",
-        departs='softmax over present classes, as in the published code; `form = "paper"` leaves out the true class',
+        departs=(
+            'softmax over present classes, as in the published code; `form = "paper"` leaves out '
+            "the true class"
+        ),
         cites="arXiv:2209.00189",
     ),
     "fedntd": Method(
         "keep what the received model says of wrong classes",
         {"algorithm": "fedntd"},
         client="(1 - beta) cross-entropy + beta KL over the not-true classes",
-        departs='weights 0.7 and 0.3 without tau^2, as in the FedACG code; `form = "official"` is the authors\'',
+        departs=(
+            'weights 0.7 and 0.3 without tau^2, as in the FedACG code; `form = "official"` is the'
+            " authors'"
+        ),
         cites="arXiv:2106.03097",
     ),
     "fedmlb": Method(
@@ -116,7 +123,10 @@ METHODS: dict[str, Method] = {
         "relaxed contrastive learning over all stages",
         {"algorithm": "fedrcl"},
         client="cross-entropy + contrastive term + beta penalty on too similar pairs",
-        departs="hardest positive, two negatives, one pair, as in the published code; needs a model with stages",
+        departs=(
+            "hardest positive, two negatives, one pair, as in the published code; needs a model "
+            "with stages"
+        ),
         cites="arXiv:2401.04928",
     ),
     "scaffold": Method(
@@ -143,16 +153,21 @@ METHODS: dict[str, Method] = {
         "no normalization, scaled weight standardization",
         {"algorithm": "fedwon", "model.standardize": "scaled"},
         extra_bytes="a gain and a bias for each output channel, no norm parameters",
-        departs='raw weights are exchanged; `exchange = "wsp"` is what the FedWSQ paper says FedWon does; '
-        "LayerNorms stay; gamma assumes a ReLU after each convolution: the other resnets and VGG-like networks start "
-        "well, resnet34 with logits of some 100, shufflenet with thousands",
+        departs=(
+            'raw weights are exchanged; `exchange = "wsp"` is what the FedWSQ paper says FedWon '
+            "does; LayerNorms stay; gamma assumes a ReLU after each convolution: the other "
+            "resnets and VGG-like networks start well, resnet34 with logits of some 100, "
+            "shufflenet with thousands"
+        ),
         cites="arXiv:2306.05879",
     ),
     "fedpaq": Method(
         "uniform stochastic quantization of updates",
         {"uplink": {"codec": "uq", "bits": 4}},
         extra_bytes="B bits a coded weight instead of 32",
-        departs="absmax scale for each tensor instead of the L2 norm, on the tensors that FedWSQ codes",
+        departs=(
+            "absmax scale for each tensor instead of the L2 norm, on the tensors that FedWSQ codes"
+        ),
         cites="arXiv:1909.13014",
     ),
     "fedhq+": Method(
@@ -166,9 +181,11 @@ METHODS: dict[str, Method] = {
     "fedws": Method(
         "weight standardization",
         {"model.standardize": "ws"},
-        departs="unbiased std and eps outside the root, as in the published code; rho also multiplies a convolution's "
-        "bias, which neither paper nor code does (vgg9, squeezenet and shufflenet have biases, and learned nothing "
-        "without)",
+        departs=(
+            "unbiased std and eps outside the root, as in the published code; rho also multiplies"
+            " a convolution's bias, which neither paper nor code does (vgg9, squeezenet and "
+            "shufflenet have biases, and learned nothing without)"
+        ),
         cites="FedWSQ",
     ),
     "fedwsq": Method(
@@ -176,45 +193,10 @@ METHODS: dict[str, Method] = {
         {"model.standardize": "ws", "uplink": {"codec": "danuq", "bits": 4}},
         state="server: one scale a coded tensor",
         extra_bytes="B bits a coded weight instead of 32, one scale a coded tensor both ways",
-        departs="as fedws, biases included; dequantizes with the shared scale, as in the published code; weighted by "
-        "examples as in Eq. 1",
+        departs=(
+            "as fedws, biases included; dequantizes with the shared scale, as in the published "
+            "code; weighted by examples as in Eq. 1"
+        ),
         cites="FedWSQ",
     ),
 }
-
-
-def document() -> str:
-    """The text of `docs/methods.md`."""
-    head = (
-        "# Methods\n\n"
-        "Generated by `make docs`; a test keeps it up to date. `fedwsq run method=NAME` expands to its row's\n"
-        "settings, which the run's `config.toml` then spells out; all of it can be overridden.\n\n"
-        "| method | idea | client | server | memory | extra bytes | settings | hyper-parameters | departs | source |\n"
-        "|---|---|---|---|---|---|---|---|---|---|\n"
-    )
-    return head + "".join(_row(name, method) for name, method in METHODS.items())
-
-
-def _row(name: str, method: Method) -> str:
-    cells = [
-        name, method.idea, method.client, method.server, method.state, method.extra_bytes,
-        ", ".join(f"`{key} = {value}`" for key, value in method.settings.items()),
-        _hyper_parameters(method), method.departs or "no", method.cites,
-    ]  # fmt: skip
-    return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |\n"
-
-
-def _hyper_parameters(method: Method) -> str:
-    """The fields of the parts that the method chooses, with their defaults."""
-    from fedwsq.plan.build import make_plan  # which imports this table
-
-    plan = make_plan({}, {**PLAIN, **method.settings})
-    parts: list[Any] = [plan.algorithm, plan.model.standardize, plan.uplink.codec]
-    parts += [plan.algorithm.server] if isinstance(plan.algorithm, FedAvg) else []
-    named = [
-        f"`{f.name} = {getattr(part, f.name)}`"
-        for part in parts
-        for f in fields(part)
-        if f.name != "server"
-    ]
-    return ", ".join(named)

@@ -1,9 +1,7 @@
 """The plan: everything that decides a run's result, resolved and frozen."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 from fedwsq.algorithms import Algorithm, FedAvg
 from fedwsq.core.errors import ConfigError
@@ -11,9 +9,13 @@ from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
 from fedwsq.models import MODELS, NoStandardization, Standardization
+from fedwsq.plan.aggregation import WEIGH, Aggregation
 from fedwsq.training import Training
 from fedwsq.wire import Downlink, Link
 from fedwsq.wire.channels import Channels, NoChannels
+
+# The keys of a flat field stand in the table around it: `data.root`, not `data.load.root`.
+FLAT = {"flat": True}
 
 
 class LoadData(Recipe):
@@ -27,7 +29,10 @@ class SplitData(Recipe):
 
 
 class BuildModel(Recipe):
-    """An entry of MODELS, called with as much of its context as it takes; `channels` is the first dimension of x."""
+    """An entry of MODELS, called with as much of its context as it takes.
+
+    `channels` is the first dimension of x.
+    """
 
     context = ("classes", "channels")
 
@@ -36,13 +41,13 @@ class BuildModel(Recipe):
 class DataPlan:
     """Which examples there are and who holds them."""
 
-    load: LoadData = field(default=LoadData("digits", DATASETS["digits"]), metadata={"flat": True})
+    load: LoadData = field(default=LoadData("digits", DATASETS["digits"]), metadata=FLAT)
     clients: int = 10
     partition: SplitData = SplitData("dirichlet", PARTITIONS["dirichlet"])
-    validation: float = 0.0  # share of the training data held out; accuracy is then measured on it, not on test data
-    client_test: float = (
-        0.0  # share of each client's examples kept back; `eval_clients` then measures on them
-    )
+    # Share of the training data held out; accuracy is then measured on it, not on test data.
+    validation: float = 0.0
+    # Share of each client's examples kept back; `eval_clients` then measures on them.
+    client_test: float = 0.0
     augment: bool = True  # where the data set has an augmentation
 
     def __post_init__(self) -> None:
@@ -50,24 +55,25 @@ class DataPlan:
             raise ConfigError(f"clients is {self.clients}, must be at least 1")
         if not 0 <= self.validation < 1:
             raise ConfigError(
-                f"validation is {self.validation}, must be a share of the training data, 0 to below 1"
+                f"validation is {self.validation}, "
+                "must be a share of the training data, 0 to below 1"
             )
         if not 0 <= self.client_test < 1:
             raise ConfigError(
-                f"client_test is {self.client_test}, must be a share of a client's data, 0 to below 1"
+                f"client_test is {self.client_test}, "
+                "must be a share of a client's data, 0 to below 1"
             )
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """The network, whether its weights are standardized, where it starts and which part of it is trained."""
+    """The network, how its weights are standardized, where it starts and what of it is trained."""
 
-    build: BuildModel = field(default=BuildModel("cnn", MODELS["cnn"]), metadata={"flat": True})
+    build: BuildModel = field(default=BuildModel("cnn", MODELS["cnn"]), metadata=FLAT)
     standardize: Standardization = NoStandardization()
     init: str = ""  # a safetensors file to start from; "": from the seed
-    train: str = (
-        ""  # a regular expression: only parameters in whose names it is found are trained and sent
-    )
+    # A regular expression: only parameters in whose names it is found are trained and sent.
+    train: str = ""
 
     def __post_init__(self) -> None:
         try:
@@ -78,19 +84,9 @@ class ModelPlan:
             ) from None
 
 
-Aggregation = Literal["examples", "uniform", "error", "sum"]
-# A client's weight p in sum(p x) / sum(p), from its number of examples and the relative squared error of its code.
-WEIGH: dict[str, Callable[[float, float], float]] = {
-    "examples": lambda weight, error: weight,  # the paper's Eq. 1
-    "uniform": lambda weight, error: 1.0,  # the published code
-    "error": lambda weight, error: 1 / (1 + error),  # FedHQ+
-    "sum": lambda weight, error: 1.0,  # the letter of Algorithm 1: sum(x), not divided
-}
-
-
 @dataclass(frozen=True)
 class Plan:
-    """A whole run: weight standardization x algorithm x codec x bits, on some data, for some rounds."""
+    """A whole run: weight standardization x algorithm x codec x bits, on some data."""
 
     rounds: int = 50
     seed: int = 0
@@ -98,9 +94,8 @@ class Plan:
     aggregation: Aggregation = "examples"
     metric: Metric = Metric("accuracy", METRICS["accuracy"])
     eval_every: int = 1
-    eval_clients: bool = (
-        False  # also by client: on its `data.client_test`, else estimated from its mix of classes
-    )
+    # Also by client: on its `data.client_test`, else estimated from its mix of classes.
+    eval_clients: bool = False
     checkpoint_every: int = 1
     stop_at_accuracy: float = 0.0  # 0: run all rounds
     data: DataPlan = DataPlan()
@@ -115,23 +110,22 @@ class Plan:
         for name in ("rounds", "clients_per_round", "eval_every", "checkpoint_every"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}, must be between 0 and 2^63 - 1")
         if not 0 <= self.stop_at_accuracy <= 1:
             raise ConfigError(
                 f"stop_at_accuracy is {self.stop_at_accuracy}, must be between 0 and 1 (0: off)"
             )
+
         if self.clients_per_round > self.data.clients:
             raise ConfigError(
-                f"clients_per_round is {self.clients_per_round} but data.clients is {self.data.clients}: "
+                f"clients_per_round is {self.clients_per_round} "
+                f"but data.clients is {self.data.clients}: "
                 "a round cannot sample more clients than there are"
             )
         if self.aggregation not in WEIGH:
             raise ConfigError(f"aggregation is {self.aggregation!r}; it can be {', '.join(WEIGH)}")
-        if self.aggregation == "sum" and not isinstance(self.algorithm, FedAvg):
-            raise ConfigError(
-                "aggregation = sum needs fedavg or a method built on it: the others are derived for the mean"
-            )
         if self.eval_clients and self.metric.name != "accuracy":
             raise ConfigError(
                 "eval_clients needs metric = accuracy: it weighs the accuracy of each class"

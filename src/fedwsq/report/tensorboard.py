@@ -7,6 +7,8 @@ from typing import Any
 from fedwsq.core.errors import ConfigError
 from fedwsq.federation.record import RoundRecord
 
+NO_SCALARS = ("round", "seed")  # numbers that name a record rather than measure something
+
 
 def summary_writer() -> Any:
     """TensorBoard's writer class, or an error that says how to get it."""
@@ -26,11 +28,9 @@ class TensorBoard:
         self._writer = summary_writer()(str(folder))
 
     def add(self, record: RoundRecord) -> None:
-        """One round."""
         for name, value in asdict(record).items():
-            if isinstance(value, int | float) and name not in ("round", "seed"):
+            if isinstance(value, int | float) and name not in NO_SCALARS:
                 self._writer.add_scalar(name, value, record.round)
 
     def close(self) -> None:
-        """Flush to disk."""
         self._writer.close()

@@ -12,12 +12,14 @@ from torch import Tensor
 
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors
-from fedwsq.core.types import Channel, Params
+from fedwsq.core.types import Params
+from fedwsq.federation.downlink import PublicModel
 from fedwsq.federation.server import Snapshot
-from fedwsq.wire import Public
 
-FORMAT = 3
-LAST, PREVIOUS, NEXT, DAMAGED = (f"{name}.safetensors" for name in ("last", "previous", "next", "damaged"))
+FORMAT = 4
+LAST, PREVIOUS, NEXT, DAMAGED = (
+    f"{name}.safetensors" for name in ("last", "previous", "next", "damaged")
+)
 
 
 def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
@@ -29,8 +31,9 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         "run": snapshot.run.hex(),
         "round": snapshot.round,
         "accuracy_ema": snapshot.accuracy_ema,
-        "channels": {str(client): channel for client, channel in snapshot.channels.items()},
-        "tensors": list(tensors),  # safetensors sorts by name; sums over a model's tensors depend on their order
+        "tensors": list(
+            tensors
+        ),  # safetensors sorts by name; sums over a model's tensors depend on their order
     }
     plain["digest"] = _digest(plain, tensors)
     # Written whole before anything is moved: a full disk leaves both checkpoints as they were.
@@ -47,13 +50,17 @@ def load_snapshot(folder: Path) -> tuple[Snapshot, str]:
         try:
             found = _load(folder / name)
             if name == PREVIOUS and (folder / LAST).exists():
-                os.replace(folder / LAST, folder / DAMAGED)  # else the next save would put it in place of this one
+                os.replace(
+                    folder / LAST, folder / DAMAGED
+                )  # else the next save would put it in place of this one
             return found, "; ".join(problems)
         except FileNotFoundError:
             problems.append(f"{folder / name} is missing")
         except RunError as error:
             problems.append(str(error))
-    raise RunError(f"no usable checkpoint: {'; '.join(problems)}; start the run again with another --out")
+    raise RunError(
+        f"no usable checkpoint: {'; '.join(problems)}; start the run again with another --out"
+    )
 
 
 def _load(path: Path) -> Snapshot:
@@ -77,30 +84,40 @@ def _load(path: Path) -> Snapshot:
         tensors["clients//accepted"].numpy(),
         plain["accuracy_ema"],
         _public(tensors),
-        {int(client): Channel(*channel) for client, channel in plain.get("channels", {}).items()},
     )
 
 
 def _flatten(snapshot: Snapshot) -> Params:
     """`server/params/<tensor>` and so on; vector names have no slash, tensor names may."""
-    parts = {"server": snapshot.server, "shared": snapshot.shared}
-    parts["clients"] = {"": {"accepted": torch.from_numpy(snapshot.accepted)}}
-    if snapshot.public is not None:
-        steps = snapshot.public.steps.items()
-        parts["public"] = snapshot.public.vectors
-        parts["steps"] = {"": {str(number): torch.frombuffer(bytearray(x), dtype=torch.uint8) for number, x in steps}}
-    return {
-        f"{part}/{vector}/{name}": x
-        for part, vectors in parts.items()
-        for vector, tensors in vectors.items()
-        for name, x in tensors.items()
+    accepted = torch.from_numpy(snapshot.accepted)
+    parts: dict[str, dict[str, Params]] = {
+        "server": snapshot.server,
+        "shared": snapshot.shared,
+        "clients": {"": {"accepted": accepted}},
     }
+    if snapshot.public is not None:
+        differences = snapshot.public.differences.items()
+        parts["public"] = snapshot.public.vectors
+        parts["differences"] = {"": {str(number): _as_tensor(x) for number, x in differences}}
+    tensors: Params = {}
+    for part, vectors in parts.items():
+        for vector, named in vectors.items():
+            tensors |= {f"{part}/{vector}/{name}": x for name, x in named.items()}
+    return tensors
 
 
-def _public(tensors: Params) -> Public | None:
-    steps = _nest("steps", tensors).get("", {})
+def _as_tensor(data: bytes) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+
+
+def _public(tensors: Params) -> PublicModel | None:
     vectors = _nest("public", tensors)
-    return Public(vectors, {int(number): x.numpy().tobytes() for number, x in steps.items()}) if vectors else None
+    if not vectors:
+        return None
+    differences = _nest("differences", tensors).get("", {})
+    return PublicModel(
+        vectors, {int(number): x.numpy().tobytes() for number, x in differences.items()}
+    )
 
 
 def _nest(part: str, tensors: Params) -> dict[str, Params]:

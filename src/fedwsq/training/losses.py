@@ -1,4 +1,4 @@
-"""What training minimizes: a criterion on the model's outputs, or a loss that may look inside the model."""
+"""What training minimizes: a criterion on outputs, or a loss that may look inside the model."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -10,22 +10,26 @@ from fedwsq.core.recipe import Recipe
 
 
 class Loss(Protocol):
-    """A scalar to minimize."""
+    """A scalar to minimize; it may call the model as often as it likes."""
 
     def __call__(self, model: nn.Module, x: Tensor, y: Tensor, /) -> Tensor:
-        """The mean loss over the batch."""
+        """The mean over the batch, in float32 whatever the model computes in."""
         ...
 
 
-class Criterion(Recipe):
-    """An entry of CRITERIA: a mean over the batch, of the model's outputs and the targets."""
+class OfOutputs(Recipe):
+    """A function of a model's outputs and the targets, with its settings."""
 
     context = ("outputs", "targets")
 
+    # Called at every step: the signature, which `Recipe` reads at each call, is known here.
     def __call__(self, outputs: Tensor, targets: Tensor) -> Tensor:  # type: ignore[override]
-        """The mean over the batch."""
         value: Tensor = self.function(outputs, targets, **self.options)
         return value
+
+
+class Criterion(OfOutputs):
+    """An entry of CRITERIA: what is minimized, a mean over the batch."""
 
 
 def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -42,3 +46,4 @@ CRITERIA: dict[str, Callable[..., Tensor]] = {
     "cross_entropy": cross_entropy,
     "squared_error": squared_error,
 }
+CROSS_ENTROPY = Criterion("cross_entropy", cross_entropy)

@@ -1,4 +1,4 @@
-"""Client optimizers: made anew for every client and round, so that nothing survives but what an algorithm keeps."""
+"""Client optimizers: made anew for every client and round, so that they remember nothing."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.ranges import ABOVE_0, FROM_0_TO_1, require
 
 
 class Stepper(Protocol):
@@ -15,8 +16,8 @@ class Stepper(Protocol):
 
     param_groups: list[dict[str, Any]]  # each with its "lr"
 
-    def step(self) -> Any:
-        """Move the parameters along their gradients."""
+    def step(self) -> object:
+        """Move every parameter that has a gradient; whatever is returned is not looked at."""
         ...
 
 
@@ -36,8 +37,7 @@ class Sgd:
     nesterov: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.momentum < 1:
-            raise ConfigError(f"momentum is {self.momentum}, must be from 0 to below 1")
+        require(FROM_0_TO_1, momentum=self.momentum)
         if self.nesterov and not self.momentum:
             raise ConfigError("nesterov needs a momentum above 0")
 
@@ -48,7 +48,10 @@ class Sgd:
 
 @dataclass
 class SgdStepper:
-    """`torch.optim.SGD`, bit for bit, without torch's compiler: to import that takes every worker a second or two."""
+    """`torch.optim.SGD`, bit for bit, without torch's compiler.
+
+    To import that takes every worker a second or two.
+    """
 
     params: list[Tensor]
     momentum: float
@@ -64,13 +67,22 @@ class SgdStepper:
         for index, p in enumerate(self.params):
             if p.grad is None:
                 continue
-            d = p.grad.add(p, alpha=self.decay) if self.decay else p.grad
+            d = p.grad
+            if self.decay:
+                d = d.add(p, alpha=self.decay)
             if self.momentum:
-                before = self.buffers.get(index)
-                buffer = d.clone() if before is None else before.mul_(self.momentum).add_(d)
-                self.buffers[index] = buffer
-                d = d.add(buffer, alpha=self.momentum) if self.nesterov else buffer
+                d = self._with_momentum(index, d)
             p.add_(d, alpha=-lr)
+
+    def _with_momentum(self, index: int, d: Tensor) -> Tensor:
+        if index in self.buffers:
+            buffer = self.buffers[index].mul_(self.momentum).add_(d)
+        else:
+            buffer = d.clone()  # the first gradient counts whole, as torch has it
+            self.buffers[index] = buffer
+        if self.nesterov:
+            return d.add(buffer, alpha=self.momentum)
+        return buffer
 
 
 @dataclass(frozen=True)
@@ -82,22 +94,18 @@ class AdamW:
     eps: float = 1e-8
 
     def __post_init__(self) -> None:
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must be from 0 to below 1")
-        if not self.eps > 0:
-            raise ConfigError(f"eps is {self.eps}, must be above 0")
+        require(FROM_0_TO_1, beta1=self.beta1, beta2=self.beta2)
+        require(ABOVE_0, eps=self.eps)
 
     def build(self, params: Iterable[Tensor], weight_decay: float, extra_decay: float) -> Stepper:
         """A method's own decay belongs to its gradient, which Adam would rescale: refused."""
         if extra_decay:
             raise ConfigError(
-                "this algorithm puts part of its gradient into the decay; use training.optimizer=sgd"
+                "this algorithm puts part of its gradient into the decay; "
+                "use training.optimizer=sgd"
             )
         betas = (self.beta1, self.beta2)
-        return torch.optim.AdamW(
-            params, lr=0.0, betas=betas, eps=self.eps, weight_decay=weight_decay
-        )
+        return torch.optim.AdamW(params, 0.0, betas, self.eps, weight_decay)
 
 
 OPTIMIZERS: dict[str, type[Optimizer]] = {"sgd": Sgd, "adamw": AdamW}

@@ -1,48 +1,60 @@
-"""The other end of `inprocess.Pool`: `python -m fedwsq.transports.worker FD PARENT` serves until its pipe closes."""
+"""The other end of `Pool`: `python -m fedwsq.transports.worker FD PARENT` serves its pipe."""
 
 import contextlib
 import ctypes
-import json
+import importlib
 import mmap
 import os
 import sys
 import threading
 import time
-import tomllib
 from collections import deque
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
-from pathlib import Path
 
 import torch
 
 from fedwsq.core.types import Key
-from fedwsq.federation.site import Failure, Order, Site
-from fedwsq.federation.workload import build_workload
-from fedwsq.plan.build import make_plan
-from fedwsq.transports.pool import HELD, Answer, attempt, reason, write_scores
+from fedwsq.transports.base import Failure, Order, Serve, attempt
+from fedwsq.transports.frames import HELD_BROADCASTS, KEY, Tag
 
 
 def main(fd: int, parent: int) -> None:
     """Set up once, then answer frames."""
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
-    pipe, bodies = Connection(fd), deque[memoryview](maxlen=HELD)
-    with contextlib.suppress(
-        EOFError, ConnectionError
-    ):  # the parent is gone, or has no use for us any more
-        site = _site(pipe.recv_bytes()[1:])
+    pipe = Connection(fd)
+    bodies = deque[memoryview](maxlen=HELD_BROADCASTS)
+    # The parent is gone, or has no use for us any more.
+    with contextlib.suppress(EOFError, ConnectionError):
+        serve = _open(pipe.recv_bytes().decode(), pipe.recv_bytes())
         while True:
             frame = pipe.recv_bytes()
-            if frame[:1] == b"P":
-                site = _site(frame[1:])
-            elif frame[:1] == b"B":
+            if frame[:1] == Tag.BROADCAST:
                 bodies.append(_map(recv_handle(pipe), int(frame[1:])))
                 _trim()
-            elif frame[:1] == b"E":
-                _answer(pipe, *_evaluate(site, bodies[frame[1]], int(frame[2:])))
-            else:
-                _serve(pipe, site, bodies[frame[1]], frame[2:])
+                continue
+            body = bodies[frame[1]]
+            key = Key(*KEY.unpack_from(frame, 2))
+            head = frame[2 + KEY.size :]
+            _answer(pipe, serve, body, Order(key, head))
+
+
+def _open(factory: str, setup: bytes) -> Serve:
+    """`module:function` of whoever serves here, called with its setup."""
+    module, _, name = factory.partition(":")
+    serve: Serve = getattr(importlib.import_module(module), name)(setup)
+    return serve
+
+
+def _answer(pipe: Connection, serve: Serve, body: memoryview, order: Order) -> None:
+    answer = attempt(serve, body, order)
+    if isinstance(answer, Failure):
+        pipe.send_bytes(Tag.FAILURE)
+        pipe.send_bytes(answer.reason.encode())
+    else:
+        pipe.send_bytes(Tag.REPLY)
+        pipe.send_bytes(answer.payload)  # by itself: it may be long, and is not copied
 
 
 def _map(descriptor: int, length: int) -> memoryview:
@@ -54,40 +66,10 @@ def _map(descriptor: int, length: int) -> memoryview:
 
 
 def _trim() -> None:
-    """Hand back what training kept for its next step (`inprocess.MALLOC`): another kind of work may follow."""
+    """Hand back what training kept for its next step (`pool.MALLOC`): other work may follow."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
     if trim is not None:
         trim(0)
-
-
-def _site(setup: bytes) -> Site:
-    plain = json.loads(setup)
-    workload = build_workload(make_plan(tomllib.loads(plain["plan"])))
-    return Site(
-        workload, torch.device(plain["device"]), Path(plain["store"]) if plain["store"] else None
-    )
-
-
-def _evaluate(site: Site, body: memoryview, start: int) -> Answer:
-    try:
-        return b"S", write_scores(site.evaluate(body, start))
-    except Exception as error:
-        return b"F", reason(error).encode()
-
-
-def _serve(pipe: Connection, site: Site, body: memoryview, head: bytes) -> None:
-    answer = attempt(site, body, Order(Key(0, 0, 0), head))
-    if isinstance(answer, Failure):
-        _answer(pipe, b"F", answer.reason.encode())
-        return
-    began = time.perf_counter()
-    _answer(pipe, b"R", answer.payload)
-    site.uploads[answer.key.client] = len(answer.payload) / max(time.perf_counter() - began, 1e-9)
-
-
-def _answer(pipe: Connection, tag: bytes, payload: bytes) -> None:
-    pipe.send_bytes(tag)
-    pipe.send_bytes(payload)  # by itself: a payload may be long, and is not copied
 
 
 def _end_with_parent(parent: int) -> None:

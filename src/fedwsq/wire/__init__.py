@@ -1,20 +1,24 @@
-"""From vectors to bytes and back: `link` decides how each tensor is coded, `message` is the format on the wire."""
+"""From vectors to bytes and back: `line` codes each tensor, `message` is the format on the wire."""
 
-from fedwsq.wire.downlink import Downlink, Public
-from fedwsq.wire.link import SELECTS, Link, Sent
-from fedwsq.wire.message import Kind, Message, Packets, Schema, Shared, decode, encode
+from fedwsq.wire.line import Line, Sent, SideValues
+from fedwsq.wire.link import SELECTS, Downlink, Link
+from fedwsq.wire.message import Kind, Message, Packets, Shared, encode
+from fedwsq.wire.parse import decode, kind_of
+from fedwsq.wire.schema import Schema
 
 __all__ = [
     "SELECTS",
     "Downlink",
     "Kind",
+    "Line",
     "Link",
     "Message",
     "Packets",
-    "Public",
     "Schema",
     "Sent",
     "Shared",
+    "SideValues",
     "decode",
     "encode",
+    "kind_of",
 ]

@@ -1,6 +1,7 @@
-"""Channels: how fast each client's link and machine are. Drawn, read from a file, or measured; and how long that takes.
+"""Channels: how fast each client's link and machine are, drawn or read from a file.
 
-A slow client shows in a round's simulated time and in the bits that a policy grants it; training itself is not slowed.
+A slow client shows in a round's simulated time and in the bits that a policy grants it; training
+itself is not slowed.
 """
 
 import bisect
@@ -21,7 +22,6 @@ from fedwsq.core.types import Channel, Key
 # What any real link and machine keep within; a time computed from such numbers is finite.
 RATE_BOUNDS = (1.0, 1e15)  # bytes a second
 TIME_BOUNDS = (0.0, 1e6)  # seconds
-MAX_STEPS = 1e9
 MAX_TRACE_BYTES = 2**26
 RATES = ("up_bytes_per_second", "down_bytes_per_second")
 TIMES = ("latency_seconds", "seconds_per_step")
@@ -34,23 +34,29 @@ class Channels(Protocol):
         """The client's channel in that round; None: nothing is simulated."""
         ...
 
+    def digest(self) -> str:
+        """A hash of the file that they are read from; "" where there is none."""
+        ...
+
 
 @dataclass(frozen=True)
 class NoChannels:
     """Nothing is simulated: every client is as fast as this machine."""
 
     def __call__(self, key: Key) -> None:
-        """None."""
         return None
+
+    def digest(self) -> str:
+        return ""
 
 
 @dataclass(frozen=True)
 class Lognormal:
     """Each client's values are drawn once, log-normal around these medians with `sigma`.
 
-    With `fading`, both rates of a client also vary from round to round, by a log-normal factor with that sigma. The
-    rates are a fixed broadband line by the FCC's benchmark of 2024 (20 Mbit/s up, 100 down); the other defaults are
-    round numbers.
+    With `fading`, both rates of a client also vary from round to round, by a log-normal factor with
+    that sigma. The rates are a fixed broadband line by the FCC's benchmark of 2024 (20 Mbit/s up,
+    100 down); the other defaults are round numbers.
     """
 
     up_bytes_per_second: float = 2.5e6
@@ -82,16 +88,19 @@ class Lognormal:
             *(middle * math.exp(x) for middle, x in zip(channel_of(self), logs, strict=True))
         )
 
+    def digest(self) -> str:
+        return ""
+
 
 @dataclass(frozen=True)
 class Trace:
     """Channels read from a file, to replay what was measured elsewhere.
 
-    A CSV with a header: client, up_bytes_per_second, down_bytes_per_second and, where wanted, round, latency_seconds
-    and seconds_per_step (0 without). A row holds from its round on, until the client's next row; its first row holds
-    before that too. Or a run's rounds.jsonl, whose records keep the channels of their round. A client that the file
-    does not name takes the place of another: client k of the n named ones stands in for every client with
-    client mod n = k.
+    A CSV with a header: client, up_bytes_per_second, down_bytes_per_second and, where wanted,
+    round, latency_seconds and seconds_per_step (0 without). A row holds from its round on, until
+    the client's next row; its first row holds before that too. Or a run's rounds.jsonl, whose
+    records keep the channels of their round. A client that the file does not name takes the place
+    of another: client k of the n named ones stands in for every client with client mod n = k.
     """
 
     path: str = ""  # must be set
@@ -99,7 +108,8 @@ class Trace:
     def __post_init__(self) -> None:
         if not self.path:
             raise ConfigError(
-                "trace needs a path: a CSV file of channels, or the rounds.jsonl of a run that had them"
+                "trace needs a path: a CSV file of channels, or the rounds.jsonl of a run that had "
+                "them"
             )
 
     def __call__(self, key: Key) -> Channel:
@@ -115,44 +125,11 @@ class Trace:
         return file_digest(Path(self.path).expanduser())
 
 
-@dataclass(frozen=True)
-class Measured:
-    """What each client last reported of its own link and machine; until it has, these round numbers."""
-
-    up_bytes_per_second: float = 1e6
-    down_bytes_per_second: float = 1e7
-    latency_seconds: float = 0.0
-    seconds_per_step: float = 0.0
-
-    def __post_init__(self) -> None:
-        require(channel_of(self), "measured")
-
-    def __call__(self, key: Key) -> Channel:
-        """The guess for a client that has never reported."""
-        return channel_of(self)
-
-
 CHANNELS: dict[str, type[Channels]] = {
     "none": NoChannels,
     "lognormal": Lognormal,
     "trace": Trace,
-    "measured": Measured,
 }
-
-
-def observed(guess: Channel, metrics: Mapping[str, float]) -> Channel:
-    """The channel that a reply's metrics tell of: the client's measure of its last upload, and its time a step.
-
-    A client may report anything: what is missing or beyond all reason leaves the guess as it was.
-    """
-    up = metrics.get("up_bytes_per_second", math.nan)
-    steps = metrics.get("steps", math.nan)
-    step = metrics.get("train_seconds", math.nan) / steps if 1 <= steps <= MAX_STEPS else math.nan
-    if RATE_BOUNDS[0] <= up <= RATE_BOUNDS[1]:  # NaN fails
-        guess = guess._replace(up_bytes_per_second=float(up))
-    if TIME_BOUNDS[0] <= step <= TIME_BOUNDS[1]:
-        guess = guess._replace(seconds_per_step=float(step))
-    return guess
 
 
 def download_seconds(channel: Channel, count: float) -> float:
@@ -170,7 +147,7 @@ def upload_seconds(channel: Channel, count: float) -> float:
     return channel.latency_seconds + count / channel.up_bytes_per_second
 
 
-def channel_of(settings: Lognormal | Measured) -> Channel:
+def channel_of(settings: Lognormal) -> Channel:
     """The four numbers that both kinds of settings have."""
     return Channel(*(getattr(settings, name) for name in Channel._fields))
 
@@ -245,7 +222,8 @@ def csv_rows(lines: list[str]) -> Iterator[Row]:
     for name in header:
         if name not in (*needed, *optional) or header.count(name) > 1:
             raise ConfigError(
-                f"line 1: column {name!r} is unknown or there twice; more can be {', '.join(optional)}"
+                f"line 1: column {name!r} is unknown or there twice; "
+                f"more can be {', '.join(optional)}"
             )
     for fields in reader:
         if not fields:
@@ -295,7 +273,8 @@ def by_client(rows: list[Row]) -> Rows:
         before = found.setdefault(row.client, [])
         if before and before[-1].round == row.round:
             raise ConfigError(
-                f"lines {before[-1].line} and {row.line} are both for client {row.client} in round {row.round}"
+                f"lines {before[-1].line} and {row.line} are both for client {row.client} "
+                f"in round {row.round}"
             )
         before.append(row)
     if not found:

@@ -1,0 +1,54 @@
+"""The bit rates that a codec offers, and the one refusal of any other."""
+
+from dataclasses import dataclass
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.types import Rate
+
+
+@dataclass(frozen=True)
+class Rates:
+    """A few rates, `Rates.of(1, 2, 4)`, or all of a closed interval, `Rates.between(0.05, 8)`.
+
+    >>> 3 in Rates.of(1, 2, 4), 3 in Rates.between(0.05, 8)
+    (False, True)
+    """
+
+    listed: tuple[Rate, ...]  # ascending: every one of a few, or the two ends of an interval
+    # Whether a code's length follows from its rate; a code from an interval may be shorter.
+    fixed_length: bool
+
+    @classmethod
+    def of(cls, *rates: Rate) -> "Rates":
+        """These and no others."""
+        return cls(tuple(sorted(rates)), fixed_length=True)
+
+    @classmethod
+    def between(cls, lowest: Rate, highest: Rate) -> "Rates":
+        """All from `lowest` to `highest`, both included."""
+        return cls((lowest, highest), fixed_length=False)
+
+    def __contains__(self, rate: Rate) -> bool:
+        if self.fixed_length:
+            return rate in self.listed
+        lowest, highest = self.listed
+        return lowest <= rate <= highest
+
+    def __str__(self) -> str:
+        separator = ", " if self.fixed_length else " to "
+        return separator.join(f"{rate:g}" for rate in self.listed)
+
+    @property
+    def only(self) -> Rate | None:
+        """The rate of a codec that has just one, which leaves nothing to decide."""
+        return self.listed[0] if len(self.listed) == 1 else None
+
+    def require(self, rate: Rate, who: str, what: str = "rate") -> None:
+        """Raise `ConfigError` unless `who` offers this rate: "danuq has no 3-bit rate; ..."."""
+        if rate not in self:
+            raise ConfigError(f"{who} has no {rate:g}-bit {what}; it offers {self}")
+
+    def width(self, rate: Rate, who: str) -> int:
+        """The rate as a number of whole bits, for codecs that offer only such."""
+        self.require(rate, who)
+        return int(rate)

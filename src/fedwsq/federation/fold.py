@@ -1,0 +1,170 @@
+"""Replies to sums: what is let in, in which order, and what it adds up to."""
+
+import statistics
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from fedwsq.core.errors import MessageError
+from fedwsq.core.tree import zeros_like
+from fedwsq.core.types import Channel, Params, Update, Vectors
+from fedwsq.federation.charter import Charter
+from fedwsq.federation.spool import Spool
+from fedwsq.plan import WEIGH
+from fedwsq.transports import Answer, Failure, Order
+from fedwsq.wire import Kind, Message, Shared, SideValues, decode
+from fedwsq.wire.message import float32_bytes
+
+MIN_WEIGHT = 1e-6  # a client has at least one example; far less would make the mean overflow
+
+
+class Assignment(NamedTuple):
+    """An order as sent, with what the reply will be held against."""
+
+    message: Message
+    order: Order
+    down_bytes: int
+    float32_bytes: int
+    channel: Channel | None
+    steps: int | None  # of local training; None where the server does not know the client's size
+
+
+@dataclass
+class Folded:
+    """What a round's replies add up to: sum(p x) and sum(p), divided once by `mean`."""
+
+    vectors: Vectors
+    weight: float = 0.0
+    sides: SideValues = field(default_factory=dict)
+    replies: list[Message] = field(default_factory=list)  # those let in, without their packets
+    failures: dict[int, str] = field(default_factory=dict)  # client -> why
+    forgot: list[int] = field(default_factory=list)  # clients that lost their memory
+    lengths: dict[int, int] = field(default_factory=dict)  # client -> bytes of its reply
+    float32_bytes: int = 0  # the same replies with every tensor in float32
+    seconds: float = 0.0
+
+    @property
+    def clients(self) -> list[int]:
+        """Whose replies are in the sums."""
+        return [message.key.client for message in self.replies]
+
+    def refuse(self, reason: str) -> None:
+        """Count every reply as a failure."""
+        self.failures |= dict.fromkeys(self.clients, reason)
+        self.replies = []
+        self.sides = {}
+
+    def mean(self) -> Update:
+        """The weighted mean update and the plain means of its metrics; divides in place."""
+        for params in self.vectors.values():
+            for x in params.values():
+                x.div_(self.weight)
+        common = set.intersection(*(set(message.metrics) for message in self.replies))
+        metrics = {name: statistics.fmean(self.metric(name)) for name in common}
+        return Update(self.vectors, self.weight, metrics)
+
+    def metric(self, name: str) -> list[float]:
+        """A metric of all replies that carry it."""
+        return [message.metrics[name] for message in self.replies if name in message.metrics]
+
+
+class Fold:
+    """Takes answers in any order and adds them up in client order; early ones wait packed.
+
+    Floating-point sums depend on their order: this way they do not depend on who was quicker.
+    """
+
+    def __init__(
+        self,
+        charter: Charter,
+        assignments: Mapping[int, Assignment],
+        shared: Shared,
+        like: Params,
+        spool: Spool,
+    ) -> None:
+        self.charter = charter
+        self.assignments = assignments
+        self.shared = shared
+        self.spool = spool
+        self.folded = Folded({vector: zeros_like(like) for vector in charter.plan.algorithm.sends})
+        self._turn = deque(assignments)
+
+    def take(self, answer: Answer) -> None:
+        """Keep one answer, and fold those whose turn it is."""
+        client = answer.key.client
+        asked = client in self._turn
+        if not asked or self._has_answered(client):
+            return  # nobody asked, or the first answer counts
+        if isinstance(answer, Failure):
+            self.folded.failures[client] = answer.reason
+        else:
+            self.spool.put(client, answer.payload)
+        while self._turn and self._has_answered(self._turn[0]):
+            self._add(self._turn.popleft())
+
+    def finish(self) -> Folded:
+        """Fold what still waits: someone before them never answered."""
+        for client in self._turn:
+            self._add(client)
+        return self.folded
+
+    def _has_answered(self, client: int) -> bool:
+        return client in self.spool or client in self.folded.failures
+
+    def _add(self, client: int) -> None:
+        """Add a client's reply, or note why not; it is checked whole before any of it counts."""
+        folded = self.folded
+        if client not in self.spool:
+            folded.failures.setdefault(client, "no reply")
+            return
+        began = time.perf_counter()
+        payload = self.spool.pop(client)
+        try:
+            message = self._read(payload, self.assignments[client])
+        except MessageError as error:
+            folded.failures[client] = f"MessageError: {error}"
+            return
+        if message.kind == Kind.FORGOT:
+            folded.forgot.append(client)
+            folded.failures[client] = "it lost its memory of earlier rounds and starts anew"
+            return
+
+        weight = WEIGH[self.charter.plan.aggregation](message.weight, message.error)
+        self.charter.uplink.accumulate(
+            message.packets, self.shared, message.key, folded.vectors, weight
+        )
+        folded.weight += weight
+        folded.lengths[client] = len(payload)
+        folded.float32_bytes += float32_bytes(message, self.charter.schema)
+        self._keep_sides(message)
+        folded.replies.append(replace(message, packets={}))
+        folded.seconds += time.perf_counter() - began
+
+    def _read(self, payload: bytes, asked: Assignment) -> Message:
+        """A reply to this very order, or `MessageError`."""
+        charter = self.charter
+        message = decode(payload, charter.schema, run=asked.message.run)
+        if message.kind not in (Kind.REPLY, Kind.FORGOT):
+            raise MessageError(f"message is of kind {message.kind.name.lower()}, expected reply")
+        charter.require(message)
+        if message.key != asked.message.key or message.nonce != asked.message.nonce:
+            raise MessageError(
+                f"reply to another order: {message.key}, expected {asked.message.key}"
+            )
+        if message.kind == Kind.FORGOT:
+            return message
+        if not message.weight >= MIN_WEIGHT:
+            raise MessageError(
+                f"aggregation weight is {message.weight}, must be at least {MIN_WEIGHT:g}"
+            )
+        charter.uplink.check(message.packets, charter.plan.algorithm.sends, asked.message.rates)
+        return message
+
+    def _keep_sides(self, message: Message) -> None:
+        """What the shared state learns from; other side values have done their work."""
+        for vector, states in self.shared.items():
+            into = self.folded.sides.setdefault(vector, {})
+            for name in states:
+                into.setdefault(name, []).append(message.packets[vector][name].side)

@@ -1,0 +1,72 @@
+"""Before the first round: who is there, what they hold, and whether both ends mean the same."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fedwsq.core.errors import MessageError
+from fedwsq.core.types import Key
+from fedwsq.federation.charter import Charter
+from fedwsq.transports import Answer, Failure, Order, Reply, Transport
+from fedwsq.wire import Kind, Message, decode, encode
+from fedwsq.wire.message import MAX_WEIGHT
+from fedwsq.wire.parse import require_scale
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What a client says of itself; only its sizes count for anything."""
+
+    examples: int
+    labels: Sequence[int]
+    precision: str
+    device: str
+
+
+def greet(
+    charter: Charter, transport: Transport, clients: Iterable[int], run: bytes = bytes(16)
+) -> dict[int, Introduction | str]:
+    """Ask clients who they are; a string says why one cannot take part.
+
+    The settings go out whole, so that an end that differs can say in what.
+    """
+    text = json.dumps(charter.settings)
+    orders = []
+    for client in clients:
+        key = Key(charter.plan.seed, 0, client)
+        hello = Message(Kind.HELLO, key, run, agreement=charter.digest, text=text)
+        orders.append(Order(key, encode(hello, charter.schema)))
+    found: dict[int, Introduction | str] = {}
+    for answer in transport.dispatch(b"", orders):
+        # The first answer counts.
+        found.setdefault(answer.key.client, _read(charter, answer, run))
+    return {order.key.client: found.get(order.key.client, "no reply") for order in orders}
+
+
+def _read(charter: Charter, answer: Answer, run: bytes) -> Introduction | str:
+    if isinstance(answer, Failure):
+        return answer.reason
+    try:
+        return read_introduction(charter, answer, run)
+    except MessageError as error:
+        return str(error)
+
+
+def read_introduction(charter: Charter, reply: Reply, run: bytes) -> Introduction:
+    """A client's welcome, or `MessageError`."""
+    message = decode(reply.payload, charter.schema, Kind.WELCOME, run)
+    charter.require(message)
+    if message.key != reply.key:
+        raise MessageError(f"welcome to another hello: {message.key}, expected {reply.key}")
+    try:
+        about = json.loads(message.text)
+        labels = [int(count) for count in about["labels"]]
+        introduction = Introduction(
+            int(about["examples"]), labels, str(about["precision"]), str(about["device"])
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        raise MessageError(f"a welcome that says nothing: {message.text[:80]!r}") from None
+    # Examples are weights: what no weight may be, their number may not be either.
+    for count in (introduction.examples, *labels):
+        require_scale("number of examples in a welcome", count, MAX_WEIGHT)
+    return introduction

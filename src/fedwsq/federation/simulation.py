@@ -1,0 +1,156 @@
+"""Everything in one place, rebuilt from the plan alone and the same in every process."""
+
+import json
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedwsq.core.errors import ConfigError, DataError
+from fedwsq.data import Dataset, Split
+from fedwsq.data.partition import hold_back, hold_out
+from fedwsq.federation.charter import Charter
+from fedwsq.federation.evaluator import SharedEvaluator
+from fedwsq.federation.owners import Census, ModelSpec, SplitClients, TestData, format_of
+from fedwsq.federation.server import Server, Snapshot, first_snapshot
+from fedwsq.federation.site import Site
+from fedwsq.plan import Plan, dump_plan, make_plan
+from fedwsq.transports import Pool, Serial, Serve, Setup, Transport
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A plan with the model, all clients' data and the server's test data."""
+
+    plan: Plan
+    model: ModelSpec
+    clients: SplitClients
+    test: TestData
+
+    @cached_property
+    def charter(self) -> Charter:
+        return Charter(self.plan, self.model)
+
+    @property
+    def census(self) -> Census:
+        """What a server that split the data itself knows of it."""
+        sizes = self.clients.split.sizes
+        return Census(lambda client: int(sizes[client]), lambda: self.clients.label_counts)
+
+    def server(
+        self, transport: Transport, snapshot: Snapshot | None = None, spill: Path | None = None
+    ) -> Server:
+        """The server of the simulation; the sites behind `transport` score for it too."""
+        start = snapshot or first_snapshot(self.charter)
+        evaluator = SharedEvaluator(self.charter, transport, self.test)
+        return Server(self.charter, transport, evaluator, self.census, start, spill)
+
+    def serial(self, device: torch.device, store: Path | None = None) -> Serial:
+        """All clients in this process."""
+        return Serial(self.site(device, store).answer)
+
+    def site(self, device: torch.device, store: Path | None = None) -> Site:
+        """Where every client of the simulation lives; `store` keeps what they remember."""
+        return Site(self.charter, self.clients, device, store, self.test)
+
+
+def load_data(plan: Plan) -> tuple[Dataset, Tensor, Tensor]:
+    """The data set, the training examples that clients may hold and those held out."""
+    dataset = plan.data.load()
+    if not isinstance(dataset, Dataset):
+        found = type(dataset).__name__
+        raise ConfigError(f"data {plan.data.load.name!r} gave {found}, not a fedwsq Dataset")
+    count = len(dataset.train)
+    if not plan.data.validation:
+        return dataset, torch.arange(count), torch.arange(0)
+    kept, held_out = hold_out(count, plan.data.validation, plan.seed)
+    if not len(held_out):
+        raise ConfigError(
+            f"data.validation = {plan.data.validation} of {count} examples holds none out; "
+            "ask for more"
+        )
+    return dataset, kept, held_out
+
+
+def split_data(plan: Plan, dataset: Dataset, kept: Tensor) -> Split:
+    """Who holds which of the kept examples, before anyone keeps some back."""
+    groups = None if dataset.groups is None else dataset.groups[kept]
+    split: Split = plan.data.partition(
+        labels=dataset.train.labels[kept],
+        clients=plan.data.clients,
+        seed=plan.seed,
+        groups=groups,
+    )
+    return split
+
+
+def simulate(plan: Plan) -> Simulation:
+    """Load the data and split it; a pure function of the plan and the files it names."""
+    dataset, kept, held_out = load_data(plan)
+    require_labels(plan, dataset)
+    form = format_of(dataset, plan)
+    if len(held_out):
+        test = TestData("validation", dataset.train, held_out, form)
+    else:
+        test = TestData("test", dataset.test, torch.arange(len(dataset.test)), form)
+
+    split = split_data(plan, dataset, kept)
+    tests = None
+    if plan.data.client_test:
+        split, tests = hold_back(split, plan.data.client_test, plan.seed)
+        if not len(tests.indices):
+            raise ConfigError(
+                "data.client_test needs clients with at least 2 examples; use fewer clients"
+            )
+    clients = SplitClients(dataset, form, kept, split, tests)
+    return Simulation(plan, ModelSpec(plan, form), clients, test)
+
+
+def require_labels(plan: Plan, dataset: Dataset) -> None:
+    """Refuse labels that the criterion or the number of classes cannot be meant for."""
+    labels = dataset.train.labels
+    if labels.dtype.is_floating_point:
+        if plan.training.criterion.name == "cross_entropy":
+            raise ConfigError(
+                "training.criterion = cross_entropy needs integer labels, and these are "
+                f"{labels.dtype}; store classes as integers, or use "
+                "training.criterion=squared_error with metric=minus_squared_error for a regression"
+            )
+        return
+    if len(labels) and int(labels.max()) >= dataset.classes > 0:
+        raise DataError(
+            f"a training label is {int(labels.max())}, but the data set says that it has "
+            f"{dataset.classes} classes, 0 to {dataset.classes - 1}"
+        )
+
+
+class SitePool(Pool):
+    """A pool whose workers each rebuild the simulation of a plan."""
+
+    def __init__(
+        self, plan: Plan, workers: int, device: torch.device, store: Path | None = None
+    ) -> None:
+        # Any worker may be asked for any client, so they share one store.
+        self._temporary = None
+        if store is None:  # not a run in a directory
+            self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
+            store = Path(self._temporary.name)
+        settings = {"plan": dump_plan(plan), "device": str(device), "store": str(store)}
+        setup = Setup(f"{__name__}:serve_plan", json.dumps(settings).encode())
+        super().__init__(setup, workers, device)
+
+    def close(self) -> None:
+        super().close()
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+def serve_plan(setup: bytes) -> Serve:
+    """A worker's end: the whole simulation, ready for orders to any of its clients."""
+    settings = json.loads(setup)
+    simulation = simulate(make_plan(tomllib.loads(settings["plan"])))
+    return simulation.site(torch.device(settings["device"]), Path(settings["store"])).answer

@@ -1,0 +1,110 @@
+"""Where a run's clients live: in this process, in worker processes, or elsewhere."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol, TypeAlias
+
+import torch
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.federation.charter import Charter
+from fedwsq.federation.evaluator import Evaluator, SharedEvaluator
+from fedwsq.federation.owners import Census
+from fedwsq.federation.simulation import SitePool, simulate
+from fedwsq.plan import Plan
+from fedwsq.transports import Transport
+
+
+class Machine(NamedTuple):
+    """Where this end computes; it never decides what is computed."""
+
+    device: torch.device
+    workers: int = 1
+
+
+class Opened(NamedTuple):
+    """What is there as long as a run is going; closing the transport ends it."""
+
+    transport: Transport
+    evaluator: Evaluator | None
+
+
+class Backend(Protocol):
+    """What a run needs to know of its clients, and the way to them."""
+
+    @property
+    def charter(self) -> Charter: ...
+
+    @property
+    def census(self) -> Census: ...
+
+    @property
+    def data_digest(self) -> str:
+        """Of who holds what; "": unknown. A resumed run must find the same."""
+        ...
+
+    @property
+    def evaluated_on(self) -> str:
+        """What accuracy is measured on."""
+        ...
+
+    def open(self, store: Path) -> Opened:
+        """Set out. `store` is where clients of this machine keep what they remember."""
+        ...
+
+
+BackendFactory: TypeAlias = Callable[[Plan, Machine], Backend]
+
+
+class Simulated:
+    """All clients on this machine, with the data of the plan."""
+
+    def __init__(self, plan: Plan, machine: Machine) -> None:
+        self.machine = machine
+        self.simulation = simulate(plan)
+        self.charter = self.simulation.charter
+        self.census = self.simulation.census
+        self.data_digest = self.simulation.clients.digest
+        self.evaluated_on = self.simulation.test.name
+
+    def open(self, store: Path) -> Opened:
+        transport: Transport
+        if self.machine.workers > 1:
+            plan = self.charter.plan
+            transport = SitePool(plan, self.machine.workers, self.machine.device, store)
+        else:
+            transport = self.simulation.serial(self.machine.device, store)
+        evaluator = SharedEvaluator(self.charter, transport, self.simulation.test)
+        return Opened(transport, evaluator)
+
+
+def resolve_device(device: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        why = str(error).splitlines()[0]
+        raise ConfigError(f"device {device!r} cannot be used here: {why}") from None
+    return chosen
+
+
+def default_workers(workers: int, plan: Plan, device: torch.device) -> int:
+    """As many as asked, else as many as cores or GPUs; never more than a round has clients."""
+    if workers < 0:
+        raise ConfigError(f"workers is {workers}, must be at least 1 (0: as many as cores)")
+    if not workers and device.type == "cpu":
+        workers = _cores()
+    elif not workers and device == torch.device("cuda"):
+        workers = torch.cuda.device_count()
+    return min(workers or 1, plan.clients_per_round)
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

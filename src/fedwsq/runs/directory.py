@@ -1,0 +1,85 @@
+"""The files of a run directory: who may write there, and its rows."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+from fedwsq.core.errors import RunError
+from fedwsq.core.files import try_lock, write_atomically
+from fedwsq.federation.record import RoundRecord
+
+ROWS = "rounds.jsonl"
+
+
+def require_free(folder: Path) -> None:
+    if (folder / "config.toml").exists():
+        raise RunError(
+            f"{folder} already holds a run; go on with it (fedwsq resume) or choose another --out"
+        )
+
+
+def make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"cannot create {folder}: {error.strerror}") from None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the directory: two processes must not write to one run."""
+    try:
+        file = open(folder / ".lock", "a")  # noqa: SIM115
+    except OSError as error:
+        raise RunError(f"{folder} cannot be written: {error.strerror}") from None
+    with file:
+        if not try_lock(file):
+            raise RunError(
+                f"{folder} is in use by another process; choose another --out or wait for it"
+            )
+        yield
+
+
+def append_row(rows: TextIO, record: RoundRecord) -> None:
+    """A row is on disk before anything that builds on it."""
+    rows.write(record.line())
+    rows.flush()
+    os.fsync(rows.fileno())
+
+
+def read_rows(folder: Path) -> list[RoundRecord]:
+    """All rows; a last line that was cut short is left out."""
+    path = folder / ROWS
+    if not path.exists():
+        return []
+    found: list[RoundRecord] = []
+    lines = path.read_text(errors="replace").splitlines(keepends=True)
+    for number, line in enumerate(lines, 1):
+        if not line.endswith("\n"):
+            continue
+        try:
+            found.append(RoundRecord.parse(line))
+        except ValueError:
+            raise RunError(
+                f"{path}, line {number}, is damaged; remove the line to go on without that row"
+            ) from None
+    return found
+
+
+def rewind(folder: Path, last: int) -> tuple[list[RoundRecord], str | None]:
+    """Drop rows after the checkpoint of round `last`; a warning says if earlier ones are gone."""
+    kept = [record for record in read_rows(folder) if record.round <= last]
+    write_rows(folder, kept)
+    if [record.round for record in kept] == list(range(1, last + 1)):
+        return kept, None
+    return kept, (
+        f"{folder / ROWS} lacks rows of rounds 1 to {last}: totals of bytes and seconds will be "
+        "short"
+    )
+
+
+def write_rows(folder: Path, records: Sequence[RoundRecord]) -> None:
+    text = "".join(record.line() for record in records)
+    write_atomically(folder / ROWS, text.encode())

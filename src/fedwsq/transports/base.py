@@ -1,0 +1,86 @@
+"""What a transport is: bytes out to clients, bytes back.
+
+A transport knows nothing of models, codecs or rounds. Ten lines are enough for one:
+
+    class Serial:
+        def __init__(self, serve: Serve) -> None:
+            self.serve = serve
+
+        def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+            for order in orders:
+                yield attempt(self.serve, body, order)
+
+        def close(self) -> None:
+            pass
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+from fedwsq.core.types import Key
+
+
+class Order(NamedTuple):
+    """One piece of work for one client: an encoded message, on top of the round's broadcast."""
+
+    key: Key  # whose work this is; the answer carries it back
+    head: bytes
+    body: bytes = b""  # another broadcast in place of the round's, for who cannot build on that
+    cost: int = 0  # the client's examples, as far as known: the longest is best begun first
+
+
+class Reply(NamedTuple):
+    """What came back: an encoded message."""
+
+    key: Key
+    payload: bytes
+
+
+class Failure(NamedTuple):
+    """A client that could not answer, and why."""
+
+    key: Key
+    reason: str
+    lost: bool = False  # it never got to answer: asked again, it might
+
+
+Answer: TypeAlias = Reply | Failure
+# The other end of any transport: does what an order says and returns the encoded answer, or raises.
+Serve: TypeAlias = Callable[[bytes | memoryview, Order], bytes]
+
+
+class Transport(Protocol):
+    """Carries orders to clients and their answers back.
+
+    What it owes:
+    - Every order is answered at most once, by a `Reply` or a `Failure` with the order's own key, in
+      any order. An answer that was lost may be missing: the server counts who did not answer.
+    - Nothing is raised for a client's fault. An exception out of `dispatch` means that the
+      transport itself cannot go on; it ends the run, which can be resumed.
+    - `body` is carried once, however many orders build on it; an order's own `body` goes to that
+      client in its place. Bytes arrive as they were sent, or not at all.
+    - Nothing is promised about duplicates, delays or foreign answers: the server checks every
+      payload, and takes the first one with the right key and nonce.
+    - The iterator may be left half-way (Ctrl-C). No answer of that round may then come out of a
+      later `dispatch`.
+
+    What it may count on: one `dispatch` at a time, from one thread, and `close` as the last call,
+    also after an error. It need not be able to run in another process.
+    """
+
+    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]: ...
+
+    def close(self) -> None: ...
+
+
+def attempt(serve: Serve, body: bytes | memoryview, order: Order) -> Answer:
+    """Serve an order; whatever goes wrong is that client's failure, never the round's."""
+    try:
+        return Reply(order.key, serve(body, order))
+    except Exception as error:
+        return Failure(order.key, in_one_line(error))
+
+
+def in_one_line(error: Exception) -> str:
+    """Rows and the lines of a run have room for no more."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

@@ -1,0 +1,40 @@
+"""A transport around a transport: keeps every message that passes."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fedwsq.transports.base import Answer, Order, Reply, Transport
+from fedwsq.wire import Kind, kind_of
+
+
+class Recorder:
+    """Files for `fedwsq inspect`: broadcasts, orders and replies by round and client."""
+
+    def __init__(self, inner: Transport, folder: Path) -> None:
+        self.inner = inner
+        self.folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+        if not orders:
+            return
+        # Clients are also asked to evaluate: those files say so, a round's own do not.
+        kind = kind_of(orders[0].head)
+        of_round = f"round-{orders[0].key.round}"
+        if kind is not Kind.ORDER:
+            of_round += f"-{kind.name.lower()}"
+        self._keep(f"{of_round}-broadcast", body)
+        for order in orders:
+            self._keep(f"{of_round}-client-{order.key.client}-order", order.head)
+            if order.body:
+                self._keep(f"{of_round}-whole", order.body)
+        for answer in self.inner.dispatch(body, orders):
+            if isinstance(answer, Reply):
+                self._keep(f"{of_round}-client-{answer.key.client}", answer.payload)
+            yield answer
+
+    def close(self) -> None:
+        self.inner.close()
+
+    def _keep(self, name: str, data: bytes) -> None:
+        (self.folder / f"{name}.fwsq").write_bytes(data)

@@ -1,0 +1,321 @@
+"""A link over the tensors of one model: the one place where algorithm, codec and bits meet."""
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedwsq.codecs import Codec, Float32
+from fedwsq.codecs.base import AS_ARRAYS, MAX_MAGNITUDE
+from fedwsq.codecs.bits import Request
+from fedwsq.codecs.measure import normal_error
+from fedwsq.core.errors import ConfigError, MessageError, UpdateError
+from fedwsq.core.seeds import derive
+from fedwsq.core.types import Channel, Key, Rate, Vectors
+from fedwsq.wire.link import SELECTS, Link, as_sent
+from fedwsq.wire.message import ENTRY_BYTES, EVERYONE, Packets, Shared, reply_overhead
+from fedwsq.wire.schema import Schema
+
+T = TypeVar("T")
+NOTHING = torch.empty(0)  # the shared state of a tensor that has none
+# vector -> tensor -> the side values of every accepted packet
+SideValues = dict[str, dict[str, list[tuple[float, ...]]]]
+
+
+class Sent(NamedTuple):
+    """What a line made of some vectors."""
+
+    packets: Packets
+    error: float  # squared, relative to the squared norm
+    residuals: Vectors  # what the code lost, of every lossy tensor; only with error feedback
+
+
+class Slot(NamedTuple):
+    """A tensor of the schema, and the codec in charge of it."""
+
+    name: str
+    codec: Codec
+    only_rate: Rate | None  # of a codec that has just one
+
+
+class Item(NamedTuple):
+    """One tensor of one vector, on its way."""
+
+    vector: str
+    name: str
+    codec: Codec
+    rate: Rate
+
+    def __str__(self) -> str:
+        return f"tensor {self.name} of {self.vector!r}"
+
+    def state(self, shared: Shared) -> Tensor:
+        """What both ends share before anything is coded."""
+        return shared.get(self.vector, {}).get(self.name, NOTHING)
+
+    def seed(self, key: Key) -> int:
+        """Where the code's randomness starts: the same at both ends, and sent by nobody."""
+        if isinstance(self.codec, Float32):  # draws nothing, and there are many of them
+            return 0
+        return derive(key.seed, "codec", key.round, key.client, self.vector, self.name)
+
+
+@dataclass(frozen=True)
+class Line:
+    """`Line(link, schema)` codes, checks and decodes the vectors of a model with that schema."""
+
+    link: Link
+    schema: Schema
+
+    @cached_property
+    def coded(self) -> frozenset[str]:
+        """The tensors that the link's codec takes."""
+        names = SELECTS[self.link.select](self.schema.shapes)
+        if not names and not isinstance(self.link.codec, Float32):
+            raise ConfigError(
+                f'select = "{self.link.select}" chooses no tensor of this model, so nothing would '
+                'be coded; use "weights" or "all"'
+            )
+        return frozenset(names)
+
+    @cached_property
+    def slots(self) -> list[Slot]:
+        """Who codes what, in the schema's order."""
+        found = []
+        for name in self.schema.names:
+            codec = self.link.codec if name in self.coded else self.link.rest
+            found.append(Slot(name, codec, codec.rates.only))
+        return found
+
+    @cached_property
+    def lossy(self) -> bool:
+        """Whether any tensor may arrive changed."""
+        return any(not isinstance(slot.codec, Float32) for slot in self.slots)
+
+    # Before a round: what is shared, and what each client is granted.
+
+    def init(self, vectors: tuple[str, ...]) -> Shared:
+        """The codec's shared state before the first round, for those tensors that have any."""
+        coded = self.coded  # refuses a select that takes nothing, even of no tensors
+        states: dict[str, Tensor] = {}
+        for name, size in self.schema.sizes.items():
+            if name not in coded:
+                continue
+            state = self.link.codec.init(size, self.schema.rows[name])
+            if state.numel():
+                states[name] = state
+        if not states:
+            return {}
+        return {vector: dict(states) for vector in vectors}
+
+    def grant(
+        self,
+        key: Key,
+        channel: Channel | None,
+        shared: Shared,
+        vectors: tuple[str, ...] = ("delta",),
+        seconds_before_upload: float = 0.0,
+    ) -> tuple[Rate, ...] | None:
+        """What the bit policy grants this client, as an order carries it; None: it sits out."""
+        link = self.link
+        coded = self.coded
+        granted = link.bits(
+            Request(
+                key,
+                channel,
+                {name: size for name, size in self.schema.sizes.items() if name in coded},
+                shared.get("delta", {}),
+                link.codec.rates,
+                lambda rates: self.reply_bytes(rates, vectors),
+                lambda rate: normal_error(link.codec, rate),
+                seconds_before_upload,
+            )
+        )
+        if granted is None:
+            return None
+        if not isinstance(granted, Mapping):
+            link.require_rate(granted)
+            return (as_sent(granted),)
+
+        if granted.keys() != coded:
+            odd = ", ".join(sorted(granted.keys() ^ coded))
+            raise ConfigError(
+                f"bits for each tensor must name exactly the coded ones; these differ: {odd}"
+            )
+        for rate in granted.values():
+            link.require_rate(rate)
+        rest = link.rest.rates.only
+        assert rest is not None  # the link saw to it
+        return tuple(as_sent(granted.get(name, rest)) for name in self.schema.names)
+
+    def reply_bytes(self, rates: Rate | Mapping[str, Rate], vectors: tuple[str, ...]) -> int:
+        """The length of a whole reply; at most, where a code's length depends on the data."""
+        tensors = 0
+        for slot in self.slots:
+            asked = rates.get(slot.name, 0.0) if isinstance(rates, Mapping) else rates
+            rows = self.schema.rows[slot.name]
+            size = self.schema.sizes[slot.name]
+            tensors += entry_bytes(slot.codec, size, rows, slot.only_rate or asked)
+        return reply_overhead(vectors) + len(vectors) * tensors
+
+    def mean_bits(self, granted: tuple[Rate, ...]) -> float:
+        """Bits a coded parameter at the granted rates; of any parameter where none is coded."""
+        if len(granted) == 1:
+            return granted[0]
+        counted = self.coded or self.schema.names
+        bits = 0.0
+        elements = 0
+        for name, rate in zip(self.schema.names, granted, strict=True):
+            if name in counted:
+                bits += rate * self.schema.sizes[name]
+                elements += self.schema.sizes[name]
+        return bits / elements
+
+    # The sender's end.
+
+    def send(
+        self,
+        vectors: Vectors,
+        shared: Shared,
+        key: Key,
+        granted: tuple[Rate, ...],
+        residuals: Vectors | None = None,
+    ) -> Sent:
+        """Code every tensor, on top of what was lost before, and measure what the code lost."""
+        packets: Packets = {vector: {} for vector in vectors}
+        left: Vectors = {vector: {} for vector in vectors} if self.link.error_feedback else {}
+        lost = 0.0
+        energy = 0.0
+        for item, x in self._walk(vectors, granted):
+            x = x.detach().to(torch.float32).contiguous()
+            if residuals and item.name in residuals.get(item.vector, {}):
+                x = x + residuals[item.vector][item.name].to(x.device)
+            state = item.state(shared)
+            seed = item.seed(key)
+            try:
+                packet = item.codec.encode(x, state, item.rate, seed)
+            except UpdateError as error:
+                who = "the server" if key.client == EVERYONE else f"client {key.client}"
+                where = f"{who}, round {key.round}, {item.vector} {item.name}"
+                raise UpdateError(f"{where}: {error}") from None
+            packets[item.vector][item.name] = packet._replace(codec=item.codec.wire_id)
+
+            flat = x.view(-1)
+            energy += energy_of(flat)
+            if isinstance(item.codec, Float32):
+                continue
+            residual = flat.clone()
+            item.codec.accumulate(packet, state, seed, residual, -1.0)
+            lost += energy_of(residual)
+            if self.link.error_feedback:
+                left[item.vector][item.name] = residual.view(x.shape).cpu()
+        lost_share = min(lost / energy, MAX_MAGNITUDE) if energy else 0.0
+        return Sent(packets, lost_share, left)
+
+    # The receiver's end.
+
+    def check(self, packets: Packets, vectors: tuple[str, ...], granted: tuple[Rate, ...]) -> None:
+        """Refuse packets that this line, asked for these vectors at these rates, does not send."""
+        if tuple(packets) != vectors:
+            raise MessageError(f"message carries {list(packets)}, expected {list(vectors)}")
+        for item, packet in self._walk(packets, granted):
+            codec = item.codec
+            if packet.codec != codec.wire_id:
+                raise MessageError(
+                    f"{item}: codec id {packet.codec}, this link uses {codec.wire_id}"
+                )
+            if packet.rate != item.rate:
+                raise MessageError(f"{item}: rate {packet.rate:g}, the order was for {item.rate:g}")
+            expected = codec.side_values(packet.numel, packet.rows)
+            if len(packet.side) != expected:
+                raise MessageError(
+                    f"{item}: {len(packet.side)} side values, such a packet has {expected}"
+                )
+            limit = codec.max_bytes(packet.numel, item.rate)
+            exact = codec.rates.fixed_length
+            if len(packet.code) > limit or (exact and len(packet.code) != limit):
+                raise MessageError(
+                    f"{item}: code of {len(packet.code)} bytes, {item.rate:g} bits make {limit}"
+                )
+            try:
+                codec.check(packet)
+            except MessageError as error:
+                raise MessageError(f"{item}: {error}") from None
+
+    def check_states(self, states: Shared, vectors: tuple[str, ...]) -> None:
+        """Refuse codec state that does not fit this link's codec and tensors."""
+        start = self.init(vectors)
+        if _lengths(states) != _lengths(start):
+            raise MessageError(
+                "the broadcast's codec state is not that of this run's codec and tensors"
+            )
+        # A codec that calibrates itself starts from 0; all others never reach it.
+        may_be_zero = any(not x.all() for tensors in start.values() for x in tensors.values())
+        positive = all((x > 0).all() for tensors in states.values() for x in tensors.values())
+        if not may_be_zero and not positive:
+            raise MessageError("the broadcast's codec state has a scale of 0")
+
+    def receive(self, packets: Packets, shared: Shared, key: Key) -> Vectors:
+        """Decode what the other end sent."""
+        vectors: Vectors = {vector: {} for vector in packets}
+        for item, packet in self._walk(packets):
+            flat = item.codec.decode(packet, item.state(shared), item.seed(key))
+            vectors[item.vector][item.name] = flat.reshape(self.schema.shapes[item.name])
+        return vectors
+
+    def accumulate(
+        self, packets: Packets, shared: Shared, key: Key, out: Vectors, weight: float
+    ) -> None:
+        """`out += weight * received`, tensor by tensor: at most one tensor is ever unpacked."""
+        for item, packet in self._walk(packets):
+            into = out[item.vector][item.name].view(-1)
+            item.codec.accumulate(packet, item.state(shared), item.seed(key), into, weight)
+
+    def fold(self, shared: Shared, sides: SideValues) -> Shared:
+        """The shared state after a round, from the side values of its accepted packets."""
+        after: Shared = {}
+        for vector, states in shared.items():
+            found = sides.get(vector, {})
+            after[vector] = {
+                name: self.link.codec.fold(state, found.get(name, []))
+                for name, state in states.items()
+            }
+        return after
+
+    def _walk(
+        self, vectors: Mapping[str, Mapping[str, T]], granted: tuple[Rate, ...] = (0.0,)
+    ) -> Iterator[tuple[Item, T]]:
+        """Every tensor of every vector in the schema's order, with its codec and its rate."""
+        rates = granted if len(granted) > 1 else granted * len(self.schema.names)
+        for vector, tensors in vectors.items():
+            for slot, rate in zip(self.slots, rates, strict=True):
+                item = Item(vector, slot.name, slot.codec, slot.only_rate or rate)
+                yield item, tensors[slot.name]
+
+
+@functools.cache
+def entry_bytes(codec: Codec, numel: int, rows: int, rate: Rate) -> int:
+    """The bytes of one packet in a message, at most; a policy asks for the same again and again."""
+    return ENTRY_BYTES + 4 * codec.side_values(numel, rows) + codec.max_bytes(numel, rate)
+
+
+def energy_of(flat: Tensor) -> float:
+    """The squared norm in float64, so that no square overflows.
+
+    On the CPU by numpy, so that its last bits never depend on threads.
+    """
+    if flat.device.type in AS_ARRAYS:
+        values = flat.cpu().numpy()
+        return float(np.add.reduce(np.square(values, dtype=np.float64)))
+    return float(flat.double().square().sum())
+
+
+def _lengths(shared: Shared) -> dict[str, dict[str, int]]:
+    return {
+        vector: {name: x.numel() for name, x in states.items()} for vector, states in shared.items()
+    }
