@@ -70,6 +70,7 @@ def plot(curves: dict[str, list[Row]], path: Path) -> None:
     by_bytes.set(
         xlabel="uplink, MB (logarithmic)", xscale="log", title="the same runs against bytes sent up"
     )
+    by_round.xaxis.get_major_locator().set_params(integer=True)  # there is no half round
     for axes in (by_round, by_bytes):
         axes.grid(alpha=0.3)
     by_round.legend()

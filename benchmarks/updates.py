@@ -122,13 +122,13 @@ def contenders(rate: int, measured: float) -> Iterator[tuple[str, Codec, float]]
     variants += [
         ("danuq, optimal levels", make["danuq"](levels="optimal")),
         ("danuq, lloyd-max levels", make["danuq"](levels="lloyd-max")),
-        ("danuq, scale a channel", make["danuq"](scales="channel")),
+        ("danuq, scale a channel", make["danuq"](scale_per="channel")),
         ("uq, nearest", make["uq"](rounding="nearest")),
         ("uq, nearest, fitted scale", make["uq"](rounding="nearest", scale="fitted")),
         ("nf, fitted scale", make["nf"](scale="fitted")),
         ("fp, fitted scale", make["fp"](scale="fitted")),
-        ("nf, blocks of 64", make["nf"](scales="block")),
-        ("sign, scale a channel", make["sign"](scales="channel")),
+        ("nf, blocks of 64", make["nf"](scale_per="block")),
+        ("sign, scale a channel", make["sign"](scale_per="channel")),
         ("eden, least squares", make["eden"](scale="least-squares")),
     ]
     for name, codec in variants:

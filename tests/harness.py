@@ -15,13 +15,20 @@ from fedwsq.plan import Plan, load_plan
 
 TESTS = Path(__file__).parent
 TINY = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 2}
-TINY_WORDS = [f"{key}={value}" for key, value in TINY.items()]
 PATIENCE_SECONDS = 300.0  # for what takes a moment: a busy machine is no failure
 
 
 def tiny(**overrides: Any) -> Plan:
     """The quick start with hardly any work in it: `tiny(rounds=2, **{"data.clients": 4})`."""
     return load_plan("quickstart", TINY | overrides)
+
+
+def tiny_words(**overrides: Any) -> list[str]:
+    """The same as words of a command: `tiny_words(rounds=1)`."""
+    return [f"{key}={value}" for key, value in (TINY | overrides).items()]
+
+
+TINY_WORDS = tiny_words()
 
 
 def start(

@@ -72,14 +72,14 @@ def _terminate(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 def failing_cnn(classes: int = 10, channels: int = 1) -> nn.Module:
-    """A network that cannot be trained."""
+    """A network that cannot be trained, which a trial of a few examples does not show."""
     model = cnn(classes, channels)
     model.register_forward_pre_hook(_fail)
     return model
 
 
 def _fail(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    if module.training:
+    if module.training and len(inputs[0]) > 8:
         raise RuntimeError("shapes do not fit\nand a second line")
 
 
@@ -98,3 +98,30 @@ def first_is_empty(labels: Tensor, clients: int, seed: int) -> Split:
     """Client 0 holds nothing; the others share all examples."""
     ends = torch.linspace(0, len(labels), clients).long()
     return Split(torch.arange(len(labels)), torch.cat([torch.zeros(1, dtype=torch.int64), ends]))
+
+
+@dataclass(frozen=True)
+class Flaky(FedAvg):
+    """FedAvg; one client of one round fails, with what a terminal would obey in its text."""
+
+    round: int = 2
+    client: int = 1
+
+    def client_update(
+        self, received: Vectors, client: State, task: LocalTask
+    ) -> tuple[Update, State]:
+        if (task.key.round, task.key.client) == (self.round, self.client):
+            raise RuntimeError("\x1b[31mred")
+        return super().client_update(received, client, task)
+
+
+def cnn_that_cannot_be_scored(classes: int = 10, channels: int = 1) -> nn.Module:
+    """A network that trains, and fails where it is evaluated on more than a trial has."""
+    model = cnn(classes, channels)
+    model.register_forward_pre_hook(_fail_at_scoring)
+    return model
+
+
+def _fail_at_scoring(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    if not module.training and len(inputs[0]) > 8:
+        raise IndexError("no such class")

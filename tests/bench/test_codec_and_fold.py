@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedwsq.bench import codec, fold, processes
-from fedwsq.codecs import Danuq
+from fedwsq.codecs import Danuq, Ecq
 from fedwsq.codecs.coding import tables
 from fedwsq.codecs.levels import levels
 from fedwsq.core.tree import zeros_like
@@ -38,6 +38,8 @@ def test_codec_figures_are_ratios_of_seconds(monkeypatch, clock):
         (codec, "quantize", lambda values, scales, between, bits: quantize[bits]),
         (Danuq, "encode", lambda self, x, shared, bits, seed: encode[bits]),
         (Danuq, "accumulate", lambda self, packet, *given: accumulate[packet.rate]),
+        (Ecq, "encode", lambda self, x, shared, bits, seed: 10.0 * bits),
+        (Ecq, "accumulate", lambda self, packet, *given: 4.0 * packet.rate),
     ):
         monkeypatch.setattr(where, name, clock.takes(getattr(where, name), seconds))
     found = codec.measure()
@@ -54,6 +56,12 @@ def test_codec_figures_are_ratios_of_seconds(monkeypatch, clock):
         "decode and add 2-bit / memcpy": 2 / 1,
         "decode and add 1-bit / memcpy": 2 / 0.5,
         "decode and add 4-bit / plain torch": 32 / 2,
+        "ecq encode 0.5-bit / memcpy": 2 / 5,
+        "ecq encode 1-bit / memcpy": 2 / 10,
+        "ecq encode 4-bit / memcpy": 2 / 40,
+        "ecq decode and add 0.5-bit / memcpy": 2 / 2,
+        "ecq decode and add 1-bit / memcpy": 2 / 4,
+        "ecq decode and add 4-bit / memcpy": 2 / 16,
     }
     assert all(each.low == each.value == each.high for each in found)
     assert [each.note for each in found if each.name == "encode 4-bit / memcpy"] == ["2.5e-06 GB/s"]

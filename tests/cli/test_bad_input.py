@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+import user_code
 from fedwsq.cli import main
 from fedwsq.data.cifar10 import RECORD_BYTES, TEST, TRAIN
-from harness import TINY_WORDS
+from harness import TINY_WORDS, tiny_words
 
 pytestmark = [
     pytest.mark.usefixtures("in_empty_folder"),
@@ -35,6 +36,12 @@ RUNS = {
     "unknown config": (["quickstrat"], ["quickstrat", "did you mean quickstart?"]),
     "missing config file": (["nowhere/my.toml"], ["nowhere/my.toml"]),
     "unknown codec": (["uplink.codec=danuk"], ["danuk", "did you mean danuq?"]),
+    "letters in the wrong order": (["method=fedwqs"], ["did you mean fedwsq?"]),
+    "another case": (["method=FedWSQ"], ["did you mean fedwsq?"]),
+    "a key given twice": (
+        ["rounds=3", "seed=1", "rounds=4"],
+        ["rounds is given twice, rounds=3 and rounds=4; keep one of them"],
+    ),
     "unknown model": (["model.name=resnet19"], ["resnet19", "resnet18"]),
     "unknown data set": (["data.name=digit"], ["digit", "digits"]),
     "bits the codec lacks": (["uplink.bits=3"], ["danuq has no 3-bit rate; it offers 1, 2, 4"]),
@@ -139,12 +146,13 @@ def test_resume_of_what_is_no_run(capsys, in_empty_folder):
         ("rounds=0", "rounds is 0"),
         ("rounds=2", "has run 3 rounds already"),
         ("rounds=true", "rounds is True"),
+        ("rounds=8 rounds=9", "rounds is given twice"),
         ("faster", "key=value"),
     ],
 )
 def test_resume_with_another_setting(capsys, finished, tmp_path, word, said):
     shutil.copytree(finished.folder, tmp_path / "run")
-    assert said in refused(capsys, "resume", "run", word)
+    assert said in refused(capsys, "resume", "run", *word.split())
     assert (tmp_path / "run" / "config.toml").read_bytes() == (
         finished.folder / "config.toml"
     ).read_bytes()
@@ -179,12 +187,14 @@ def test_resume_from_the_previous_checkpoint_says_so(capsys, finished, tmp_path)
 
 
 def test_a_run_that_nobody_answers_ends_with_the_reason(capsys, in_empty_folder):
-    words = [*TINY_WORDS, "rounds=9", "model.name=user_code:failing_cnn"]
+    words = [*tiny_words(rounds=9), "model.name=user_code:failing_cnn"]
     assert main(["run", *words, "--workers", "1", "--out", "mine"]) == 2
     out, err = capsys.readouterr()
+    raised = user_code._fail.__code__.co_firstlineno + 2
     assert err == (
         "fedwsq: 3 rounds in a row without a reply; the last reason was: "
-        "RuntimeError: shapes do not fit and a second line\n"
+        f"RuntimeError: shapes do not fit and a second line (user_code.py:{raised}, in _fail); "
+        "whole tracebacks are in mine/failures.log\n"
     )
     assert "round 3/9: " in out
     assert len((in_empty_folder / "mine" / "rounds.jsonl").read_text().splitlines()) == 3

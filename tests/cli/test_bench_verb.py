@@ -6,7 +6,8 @@ import pytest
 
 from fedwsq.bench import population
 from fedwsq.bench.figure import Figure
-from fedwsq.cli import bench, main
+from fedwsq.cli import main
+from fedwsq.cli.work import bench
 
 SLOW = Figure("copy / memcpy", 0.5, 0.25, 0.75, must=0.7, note="3 GB/s")
 FAST = Figure("round", 80.0, 75.0, 90.0, "ms", 100, "lower")

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from fedwsq.cli import main
-from fedwsq.cli.levels import level_set
+from fedwsq.cli.work.levels import level_set
 from fedwsq.codecs import CODECS
 from fedwsq.codecs.grid import Grid
 from fedwsq.codecs.levels import levels

@@ -1,5 +1,6 @@
 """`fedwsq run` and `resume` as real processes: what they print, and how they stop."""
 
+import errno
 import os
 import pty
 import re
@@ -13,11 +14,23 @@ import pytest
 
 import user_code
 from fedwsq.cli import main
+from fedwsq.runs import Run, run
 from fedwsq.runs.checkpoint import load_snapshot
-from fedwsq.runs.run import Run, run
-from harness import PATIENCE_SECONDS, TINY_WORDS, gone, rows, start, timeless, tiny, who_is_stuck
+from fedwsq.runs.directory import append_row
+from harness import (
+    PATIENCE_SECONDS,
+    TINY_WORDS,
+    gone,
+    rows,
+    start,
+    timeless,
+    tiny,
+    tiny_words,
+    who_is_stuck,
+)
 
 ONE_WORKER = ["--workers", "1"]
+RUN = sys.modules[Run.__module__]  # `fedwsq.runs.run` is a function, too
 
 
 def test_piped_output_is_one_plain_line_a_round_and_a_summary(capsys, tmp_path, finished):
@@ -31,7 +44,8 @@ def test_piped_output_is_one_plain_line_a_round_and_a_summary(capsys, tmp_path, 
     for line, row in zip(lines[1:4], rows(finished.folder), strict=True):
         assert re.fullmatch(
             rf"round {row['round']}/3: accuracy {row['test_accuracy']:.4f}, "
-            rf"up 80\.\d kB, down 48\d\.\d kB, train loss {row['train_loss']:.4f}, \d+\.\d\d s",
+            rf"up 80\.\d kB, down 48\d\.\d kB, train loss {row['train_loss']:.4f}, "
+            rf"code error {row['quantization_error']:.3g}, \d+\.\d\d s",
             line,
         )
     summary = finished.summary
@@ -46,18 +60,18 @@ def test_piped_output_is_one_plain_line_a_round_and_a_summary(capsys, tmp_path, 
 
 def test_names_that_look_like_markup_are_printed_as_they_are(capsys, tmp_path):
     folder = tmp_path / "[red]a [/] :smile: b"
-    assert main(["run", *TINY_WORDS, "rounds=1", *ONE_WORKER, "--out", str(folder)]) == 0
+    assert main(["run", *tiny_words(rounds=1), *ONE_WORKER, "--out", str(folder)]) == 0
     assert capsys.readouterr().out.count(str(folder)) == 2
 
 
 def test_failures_are_told_with_their_reasons(capsys, tmp_path):
     words = [
-        "rounds=1",
+        *tiny_words(rounds=1),
         "data.partition=user_code:first_is_empty",
         "data.clients=3",
         "clients_per_round=3",
     ]
-    assert main(["run", *TINY_WORDS, *words, *ONE_WORKER, "--out", str(tmp_path / "run")]) == 0
+    assert main(["run", *words, *ONE_WORKER, "--out", str(tmp_path / "run")]) == 0
     lines = capsys.readouterr().out.splitlines()
     (line,) = [line for line in lines if line.startswith("round 1/1")]
     assert ", 1 failed, " in line
@@ -66,7 +80,7 @@ def test_failures_are_told_with_their_reasons(capsys, tmp_path):
 
 def test_without_out_runs_are_numbered(capsys, in_empty_folder):
     for _ in range(2):
-        assert main(["run", *TINY_WORDS, "rounds=1", *ONE_WORKER]) == 0
+        assert main(["run", *tiny_words(rounds=1), *ONE_WORKER]) == 0
     assert sorted(str(path) for path in Path("runs").iterdir()) == [
         "runs/quickstart-1",
         "runs/quickstart-2",
@@ -83,7 +97,7 @@ def test_a_config_file_and_overrides_meet(capsys, in_empty_folder):
 
 def test_resume_with_more_rounds_goes_on(capsys, tmp_path):
     folder = str(tmp_path / "run")
-    assert main(["run", *TINY_WORDS, "rounds=1", *ONE_WORKER, "--out", folder]) == 0
+    assert main(["run", *tiny_words(rounds=1), *ONE_WORKER, "--out", folder]) == 0
     assert main(["resume", folder, "rounds=2", *ONE_WORKER]) == 0
     out = capsys.readouterr().out
     assert "round 2/2: " in out
@@ -94,7 +108,7 @@ def test_resume_with_more_rounds_goes_on(capsys, tmp_path):
 def test_kept_messages_and_tensorboard_are_beside_the_run(capsys, tmp_path):
     folder = tmp_path / "run"
     extras = ["--keep-messages", "--tensorboard"]
-    assert main(["run", *TINY_WORDS, "rounds=1", *ONE_WORKER, *extras, "--out", str(folder)]) == 0
+    assert main(["run", *tiny_words(rounds=1), *ONE_WORKER, *extras, "--out", str(folder)]) == 0
     assert len(list((folder / "messages").iterdir())) == 1 + 5 + 5
     assert any(path.name.startswith("events") for path in (folder / "tensorboard").iterdir())
 
@@ -218,3 +232,34 @@ def test_a_module_in_the_working_directory_does_not_stand_in_for_a_library(tmp_p
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert finished.summary.weights in done.stdout
+
+
+def test_a_full_disk_says_how_to_go_on(capsys, tmp_path, monkeypatch, finished):
+    """Space runs out under the second row; with room again, the run comes to the same end."""
+    written = []
+
+    def append(rows, record):
+        written.append(record)
+        if len(written) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append_row(rows, record)
+
+    folder = tmp_path / "my run"
+    monkeypatch.setattr(RUN, "append_row", append)
+    assert main(["run", *TINY_WORDS, *ONE_WORKER, "--out", str(folder)]) == 2
+    assert capsys.readouterr().err == (
+        f"fedwsq: no space left for {folder}: what it has saved is whole; make room, "
+        f"then go on with: fedwsq resume '{folder}'\n"
+    )
+    assert main(["resume", str(folder), *ONE_WORKER]) == 0
+    assert finished.summary.weights in capsys.readouterr().out
+
+
+def test_a_disk_that_is_full_from_the_start(capsys, tmp_path, monkeypatch):
+    def write(path, data):
+        raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+    monkeypatch.setattr(RUN, "write_atomically", write)
+    assert main(["run", *TINY_WORDS, *ONE_WORKER, "--out", str(tmp_path / "run")]) == 2
+    says = f"no space left for {tmp_path / 'run'}; make room and give the command again"
+    assert capsys.readouterr().err == f"fedwsq: {says}\n"

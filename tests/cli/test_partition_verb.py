@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedwsq.cli import main
-from fedwsq.cli.partition import picture
+from fedwsq.cli.work.partition import CLASS_NAMES, Found, draw, picture
 from fedwsq.data.digits import digits
-from fedwsq.data.partition import dirichlet, shards
+from fedwsq.data.partition import dirichlet, iid, shards
 from fedwsq.data.split_files import load_split
 
 pytestmark = pytest.mark.usefixtures("in_empty_folder")
@@ -95,6 +95,50 @@ def test_a_plot_is_drawn(capsys, in_empty_folder):
     assert (code, out) == (2, "")
     assert "pigment" in err
     assert err.count("\n") == 1
+
+
+def test_the_plot_counts_in_whole_clients_and_names_classes():
+    picture = pytest.importorskip("matplotlib.figure").Figure()
+    labels = torch.arange(40) % 10
+    names = tuple(CLASS_NAMES["cifar10"].split())
+    split = iid(labels, 3, 0)
+    found = Found("cifar10, iid", split, 40, labels, 10, names)
+    draw(picture, found, split.counts(labels, 10))
+    axes = picture.axes[0]
+    assert axes.get_title() == f"cifar10, iid: {len(split.indices)} examples over 3 clients"
+    assert [label.get_text() for label in axes.get_xticklabels()] == list(names)
+    assert all(mark == round(mark) for mark in axes.get_yticks())
+    assert {name: len(words.split()) for name, words in CLASS_NAMES.items()} == {
+        "cifar10": 10,
+        "fashionmnist": 10,
+    }
+
+
+def test_classes_without_names_are_counted_in_whole_numbers():
+    picture = pytest.importorskip("matplotlib.figure").Figure()
+    labels = torch.arange(40) % 3
+    split = iid(labels, 2, 0)
+    draw(picture, Found("npz, iid", split, 40, labels, 3), split.counts(labels, 3))
+    for marks in (picture.axes[0].get_xticks(), picture.axes[0].get_yticks()):
+        assert all(mark == round(mark) for mark in marks)
+
+
+@pytest.mark.parametrize(
+    ("out", "why"),
+    [("no/such/split.json", "there is no folder no/such"), (".", "it is a folder")],
+)
+def test_a_split_that_cannot_be_saved_is_refused_at_once(capsys, in_empty_folder, out, why):
+    code, printed, err = fedwsq(capsys, "data.root=absent", "--out", out)
+    assert (code, printed, err.count("\n")) == (2, "", 1)
+    assert f"cannot write {out}: {why}" in err
+    assert list(in_empty_folder.iterdir()) == []
+
+
+def test_a_key_given_twice_is_refused(capsys):
+    code, out, err = fedwsq(capsys, "data.clients=4", "data.clients=5")
+    assert (code, out) == (2, "")
+    assert "data.clients is given twice" in err
+    assert fedwsq(capsys, "clients_per_round=2", "data.clients=2")[0] == 0
 
 
 def test_without_matplotlib_there_is_a_hint_and_all_else_works(capsys, monkeypatch):

@@ -10,8 +10,8 @@ import pytest
 
 from fedwsq import __version__
 from fedwsq.cli import main
-from fedwsq.cli.progress import human_bytes
 from fedwsq.core.types import Key
+from fedwsq.runs.lines import human_bytes
 from fedwsq.wire import Kind, Message, Schema, encode
 from harness import TESTS
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import TINY_WORDS, rows
+from harness import rows, tiny_words
 
 ROOT = Path(__file__).parents[2]
 OFFLINE = (
@@ -50,7 +50,7 @@ def test_the_wheel_runs_on_its_own(tmp_path, finished):
         check=True,
     )
     assert where.stdout.startswith(str(tmp_path / "site"))  # and not the checkout
-    words = ["run", *TINY_WORDS, "rounds=2", "--workers", "2"]
+    words = ["run", *tiny_words(rounds=2), "--workers", "2"]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "fedwsq.cli", *words],
         cwd=empty,

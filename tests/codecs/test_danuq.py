@@ -200,7 +200,7 @@ def test_the_shared_scale_never_falls_below_its_floor():
 
 
 def test_warm_up_of_the_shared_scale():
-    codec = Danuq()
+    codec = Danuq(scale_init=1e-3)
     scale = codec.init(10)
     seen = {}
     for round in range(1, 51):
@@ -459,7 +459,7 @@ def test_channels_are_the_first_dimension():
     packet = CHANNELS.encode(x, torch.ones(2), 4, seed=0)
     assert packet.rows == 2
     assert packet.side == pytest.approx(tuple(x.flatten(1).std(1).tolist()), rel=1e-6)
-    assert CHANNELS.init(24, rows=2).tolist() == pytest.approx([0.001, 0.001])
+    assert CHANNELS.init(24, rows=2).tolist() == [0.0, 0.0]  # not calibrated yet
     assert CHANNELS.side_values(24, rows=2) == 2
     for vector in (torch.arange(5.0), torch.tensor(3.0), torch.zeros(0, 4)):
         assert CHANNELS.encode(vector, SCALE, 4, seed=0).rows == 1

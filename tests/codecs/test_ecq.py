@@ -1,27 +1,33 @@
 import math
-from itertools import accumulate, product
+from bisect import bisect_right
+from itertools import accumulate
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from level_tables import at_every_size, in_numpy  # noqa: F401
 
-from fedwsq.codecs import Packet, Rates
+from fedwsq.codecs import CODECS, Fixed, Packet, Rates
 from fedwsq.codecs.base import MAX_MAGNITUDE
 from fedwsq.codecs.ecq import (
     LAST_BUCKET,
     OCTAVES,
     STARTS,
+    SYMBOLS,
     Ecq,
     Model,
-    frequencies,
-    quantize,
+    finest_code,
+    index,
     read_varint,
+    slots_of,
     write_counts,
 )
 from fedwsq.codecs.levels import cell
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
+from fedwsq.core.types import Key
+from fedwsq.wire import Line, Link, Schema
 
 NONE = torch.empty(0)
 RATES = (0.1, 0.5, 1, 4, 8)
@@ -146,54 +152,77 @@ def reference_decode(packet):
             counts += [0] * varint()
     offsets = [b - 256 if b > 127 else b for b in code[at : at + min(last, 7)]]
     at += len(offsets)
-    stream = code[at:] + bytes(-len(code[at:]) % 4)
-    words = [int.from_bytes(stream[i : i + 4], "little") for i in range(0, len(stream), 4)]
+    stream = code[at:]
 
-    free = 2**24 - (2 * last + 1)
-    shares = [
-        c * side * free // (128 * numel) + 1 for c in counts for side in (128 - negative, negative)
-    ]
-    shares = [2**24 - sum(shares), *shares]
-    ends = list(accumulate(shares))
-    state = 0
+    # The slots, out of 2^14; symbols with less than one share those of one more.
+    weights = [128 * (numel - sum(counts))]
+    for c in counts:
+        weights += [c * (128 - negative), c * negative]
+    widths = [w * 2**14 // (128 * numel) for w in weights]
+    rare = [i for i, w in enumerate(weights) if w and not widths[i]]
+    together = sum(weights[i] for i in rare)
+    widths.append(max(together * 2**14 // (128 * numel), 1) if rare else 0)
+    widths[widths.index(max(widths))] += 2**14 - sum(widths)
+    apart = [0] * len(weights)
+    for i in rare:
+        apart[i] = weights[i] * (2**14 - len(rare)) // together + 1
+    apart[apart.index(max(apart))] += 2**14 - sum(apart)
 
-    def take(find):
-        """The symbol whose range holds the state's lowest 24 bits.
+    lanes = 1
+    while lanes < 1024 and lanes * 2 * 4096 <= sum(counts):
+        lanes *= 2
+    missing = max(4 * lanes - len(stream), len(stream) % 2)
+    stream += bytes(missing)
+    pairs = [stream[i : i + 2] for i in range(0, len(stream), 2)]
+    words = [int.from_bytes(pair, "little") for pair in pairs]
+    halves = words[len(words) - 2 * lanes :]
+    words = words[: len(words) - 2 * lanes]
+    states = [low + (high << 16) for low, high in zip(halves[::2], halves[1::2], strict=True)]
 
-        The state shrinks by what the symbol was worth.
-        """
-        nonlocal state
-        while state < 2**32 and words:
-            state = state << 32 | words.pop()
-        slot = state % 2**24
-        symbol, start, size = find(slot)
-        state = size * (state >> 24) + slot - start
-        return symbol
+    def take(count, shares):
+        ends = list(accumulate(shares))
+        taken = []
+        for i in range(count):
+            state = states[i % lanes]
+            slot = state % 2**14
+            symbol = bisect_right(ends, slot)
+            start = ends[symbol] - shares[symbol]
+            state = (state // 2**14) * shares[symbol] + slot - start
+            if state < 2**16 and words:
+                state = state * 2**16 + words.pop()
+            states[i % lanes] = state
+            taken.append(symbol)
+        return taken
 
-    def coded(slot):
-        symbol = next(i for i, end in enumerate(ends) if slot < end)
-        return symbol, ends[symbol] - shares[symbol], shares[symbol]
-
-    symbols = [take(coded) for _ in range(numel)]
-    buckets = [(symbol + 1) // 2 for symbol in symbols]
-    values = [b + offsets[b - 1] / 256 if 0 < b < 8 else 0.0 for b in buckets]
-    for octave in range(1, 21):
-        width = 2 ** (24 - octave)
-        for i, b in enumerate(buckets):
-            if b // 8 == octave:
-                inside = take(lambda slot, w=width: (slot // w, slot // w * w, w))
-                values[i] = float(((8 + b % 8) << octave) - 8 + inside)
-    assert state == 0  # all that was put on the stack has been taken
+    found = []
+    for first in range(0, numel, 2**15):
+        symbols = take(min(2**15, numel - first), widths)
+        escaped = [i for i, symbol in enumerate(symbols) if symbol == len(weights)]
+        for i, symbol in zip(escaped, take(len(escaped), apart), strict=True):
+            symbols[i] = symbol
+        buckets = [(symbol + 1) // 2 for symbol in symbols]
+        values = [b + offsets[b - 1] / 256 if 0 < b < 8 else 0.0 for b in buckets]
+        for octave in range(1, 21):
+            inside = [i for i, b in enumerate(buckets) if b // 8 == octave]
+            low = min(octave, 10)
+            places = take(len(inside), [2 ** (14 - low)] * 2**low)
+            if octave > low:
+                high = take(len(inside), [2 ** (14 - octave + low)] * 2 ** (octave - low))
+                places = [a + b * 2**low for a, b in zip(places, high, strict=True)]
+            for i, place in zip(inside, places, strict=True):
+                values[i] = float(((8 + buckets[i] % 8) << octave) - 8 + place)
+        negatives = [symbol and symbol % 2 == 0 for symbol in symbols]
+        found += [-v if minus else v for v, minus in zip(values, negatives, strict=True)]
+    # All that was put on the stack has been taken.
+    assert states == [0 if lanes == 1 else 2**16] * lanes
     assert not words
-    return [
-        -v if symbol and symbol % 2 == 0 else v for v, symbol in zip(values, symbols, strict=True)
-    ]
+    return found
 
 
 @pytest.mark.parametrize("rate", RATES)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_second_decoder_reads_the_same(shape, rate):
-    for numel in (3, 40, 700):
+    for numel in (3, 40, 700, 90_001):
         packet = encode(data(shape, numel, seed=numel, scale=1e-3), rate)
         if packet.code:
             values = np.array(reference_decode(packet), np.float32) * np.float32(packet.side[0])
@@ -210,9 +239,11 @@ def test_every_value_is_its_cell_s_mean_or_middle(shape, rate):
     steps = decode(packet).double().numpy() / step
     outer = np.abs(k) >= 8
     assert steps[outer] == pytest.approx(k[outer], rel=1e-6)
-    for index in range(8):
-        inside = np.abs(k) == index
-        mean = np.abs(x.double().numpy()[inside]).mean() / step if index and inside.any() else 0
+    for magnitude in range(8):
+        inside = np.abs(k) == magnitude
+        mean = 0
+        if magnitude and inside.any():
+            mean = np.abs(x.double().numpy()[inside]).mean() / step
         assert np.abs(steps[inside]) == pytest.approx(mean, abs=1 / 500)
         assert (np.sign(steps[inside]) == np.sign(k[inside])).all()
 
@@ -227,22 +258,59 @@ def test_buckets_by_brute_force():
     expected = [
         next(b for b in range(LAST_BUCKET + 1) if STARTS[b] <= i < STARTS[b + 1]) for i in k
     ]
-    symbols, counts, sums = quantize(np.concatenate([k, -k]).astype(np.float32), np.float32(1))
-    assert symbols[: len(k)].tolist() == [max(2 * b - 1, 0) for b in expected]
-    assert symbols[len(k) :].tolist() == [2 * b for b in expected]
-    assert counts.tolist() == np.bincount(symbols, minlength=2 * LAST_BUCKET + 1).tolist()
-    assert sums.sum() == 2 * k.sum()
+    x = np.concatenate([k, -k]).astype(np.float32)
+    for find in (lambda work: work(), in_numpy):
+        symbols, tally = find(lambda: index(x, np.float32(1)))
+        assert symbols[: len(k)].tolist() == [max(2 * b - 1, 0) for b in expected]
+        assert symbols[len(k) :].tolist() == [2 * b for b in expected]
+        assert tally.counts.tolist() == np.bincount(symbols, minlength=SYMBOLS).tolist()
+        assert not tally.excess.any()
     assert STARTS[:12].tolist() == [0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14]
     assert (np.diff(STARTS) == 2 ** OCTAVES[:-1]).all()
 
 
-def test_frequencies_by_hand():
-    # 5 symbols leave 2^24 - 5 = 16777211 to share. 4 of 8, a quarter and three quarters: 1/8, 3/8;
-    # 2 of 8: 1/16, 3/16; rounded down, plus 1 each. The first takes what is left.
-    model = Model(np.array([2, 4, 2]), 96)
-    assert frequencies(model).tolist() == [4194305, 2097152, 6291455, 1048576, 3145728]
-    assert frequencies(model).sum() == 2**24
-    assert frequencies(Model(np.array([0, 0, 0, 5]), 0)).tolist() == [1, 1, 1, 1, 1, 2**24 - 6, 1]
+@pytest.mark.usefixtures("at_every_size")
+def test_what_is_left_of_each_index_by_hand():
+    # In steps of 1/2: 1.5 is 2 and -0.5, 2.5 is 2 and 0.5, -3.25 is -3 and 0.25; in 2^-15ths.
+    x = np.float32([0.75, 1.25, -1.625, 0.125])
+    for find in (lambda work: work(), in_numpy):
+        symbols, tally = find(lambda: index(x, np.float32(0.5)))
+        assert symbols.tolist() == [3, 3, 6, 0]
+        assert tally.counts[:7].tolist() == [1, 0, 0, 2, 0, 0, 1]
+        assert tally.excess[:7].tolist() == [8192, 0, 0, 0, 0, 0, 8192]
+
+
+def test_slots_by_hand():
+    # 4 of 8, a quarter and three quarters: 1/8, 3/8; 2 of 8: 1/16, 3/16; 2 of 8: 1/4.
+    slots = slots_of(Model(np.array([2, 4, 2]), 96))
+    assert slots.common.tolist() == [4096, 2048, 6144, 1024, 3072, 0]
+    assert slots.common_shares().starts.tolist() == [0, 4096, 6144, 12288, 13312, 16384]
+    assert slots.rare_shares() is None
+    # What does not occur has none.
+    slots = slots_of(Model(np.array([0, 0, 0, 5]), 0))
+    assert slots.common.tolist() == [0, 0, 0, 0, 0, 16384, 0, 0]
+
+
+def test_rare_symbols_share_a_slot():
+    # A slot is worth 64 of 2^20 elements. 48 and 3, half of them negative, are less, together too:
+    # they have one, and the first symbol has the rest.
+    slots = slots_of(Model(np.array([2**20 - 51, 48, 3]), 64))
+    assert slots.common.tolist() == [16383, 0, 0, 0, 0, 1]
+    common = slots.common_shares()
+    assert common.widths.tolist() == [16383, 1, 1, 1, 1, 1]
+    assert common.starts.tolist() == [0, 16383, 16383, 16383, 16383, 16383]
+    assert common.owners[-2:].tolist() == [0, 5]
+    # Among themselves 48 / 102 and 3 / 102 of 16384 - 4, rounded down, plus 1: 7709 and 482. The
+    # first with most has what is left, 2.
+    assert slots.rare.tolist() == [0, 7711, 7709, 482, 482]
+
+
+@pytest.mark.parametrize(
+    ("nonzero", "lanes"),
+    [(1, 1), (8191, 1), (8192, 2), (16_384, 4), (2**22 - 1, 512), (2**22, 1024), (2**30, 1024)],
+)
+def test_lanes_by_hand(nonzero, lanes):
+    assert Model(np.array([2**31, nonzero]), 64).lanes == lanes
 
 
 @pytest.mark.parametrize(
@@ -312,6 +380,17 @@ def test_no_step_is_larger_than_what_travels():
     for rate in RATES:
         assert encode(x, rate).side[0] <= MAX_MAGNITUDE
     assert relative_error(x, 2) < 0.1
+
+
+def test_where_only_zeros_fit_there_is_no_code():
+    # Bucket, share, count and offset take 4 bytes at least.
+    x = data("normal", 1000).numpy()
+    largest = float(np.abs(x).max())
+    for budget in range(16):
+        found = finest_code(x, largest, budget)
+        assert len(found.code) <= budget
+        assert bool(found.code) == (found.step > 0)
+    assert finest_code(x, largest, 3) == (0.0, b"")
 
 
 def test_zero_has_no_sign():
@@ -390,7 +469,38 @@ def test_accumulate_is_exact_at_every_position(numel, rate):
     assert torch.equal(out, x + decode(packet) * 0.3)
 
 
+@pytest.mark.usefixtures("at_every_size")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_same_bytes_and_values_without_kernels(shape):
+    for numel in (1, 2, 63, 1000, 32_769, 70_000):
+        x = data(shape, numel, seed=numel, scale=1e-3)
+        for rate in (0.1, 1, 4.3, 8):
+            packet = encode(x, rate)
+            assert packet == in_numpy(lambda: encode(x, rate))  # noqa: B023
+            assert torch.equal(decode(packet), in_numpy(lambda: decode(packet)))  # noqa: B023
+            sums = torch.ones(numel)
+            plain = torch.ones(numel)
+            Ecq().accumulate(packet, NONE, 0, sums, -0.3)
+            in_numpy(lambda: Ecq().accumulate(packet, NONE, 0, plain, -0.3))  # noqa: B023
+            assert torch.equal(sums, plain)
+
+
+def test_many_lanes_give_the_same_bytes_without_kernels():
+    x = data("normal", 1_000_000)
+    packet = encode(x, 1)
+    assert packet == in_numpy(lambda: encode(x, 1))
+    assert torch.equal(decode(packet), in_numpy(lambda: decode(packet)))
+
+
+def test_a_sum_of_another_length_is_refused():
+    packet = encode(data("normal", 100), 4)
+    with pytest.raises(ValueError, match="100 elements do not fit 99"):
+        Ecq().accumulate(packet, NONE, 0, torch.zeros(99), 1.0)
+
+
 def test_settings():
+    assert Ecq().wire_id == 13
+    assert 10 not in {codec.wire_id for codec in CODECS.values()}  # the code before this one
     assert Ecq().rates == Rates.between(0.1, 8.0)
     assert not Ecq().unbiased
     assert Ecq().init(7).numel() == 0
@@ -398,6 +508,15 @@ def test_settings():
     for rate in (0.09, 8.5, 0, math.nan):
         with pytest.raises(ConfigError, match=f"ecq has no {rate:g}-bit rate; it offers 0.1 to 8"):
             Ecq().encode(torch.ones(1), NONE, rate, seed=0)
+
+
+def test_the_code_before_this_one_is_refused():
+    line = Line(Link(Ecq(), Fixed(1), select="all"), Schema({"weight": (300,)}))
+    sent = line.send({"delta": {"weight": data("normal", 300)}}, {}, Key(0, 1, 0), (1,))
+    line.check(sent.packets, ("delta",), (1,))
+    retired = sent.packets["delta"]["weight"]._replace(codec=10)
+    with pytest.raises(MessageError, match="codec id 10, this link uses 13"):
+        line.check({"delta": {"weight": retired}}, ("delta",), (1,))
 
 
 # Hostile packets
@@ -448,8 +567,10 @@ def survives(packet):
         return False
     found = decode(packet)
     assert found.abs().max() <= 2.01 * MAX_MAGNITUDE
+    assert torch.equal(found, in_numpy(lambda: decode(packet)))
     out = torch.zeros(packet.numel)
     Ecq().accumulate(packet, NONE, 0, out, 0.5)
+    assert torch.equal(out, found * 0.5)
     return True
 
 
@@ -476,7 +597,7 @@ def test_any_stream_behind_a_sound_model_decodes(last, negative, counts, tail):
     assert survives(Packet(code, (1.0,), 1.0, sum(counts) + 5, own_scale=True))
 
 
-REAL = [encode(data(shape, 300, scale=1e-3), rate) for shape, rate in product(SHAPES, (0.5, 2, 8))]
+REAL = [encode(data(shape, 300, scale=1e-3), rate) for shape in SHAPES for rate in (0.5, 2, 8)]
 
 
 @settings(max_examples=300)
@@ -493,3 +614,29 @@ def test_mutations_of_real_packets_are_refused_or_decoded(packet, edits, cut, nu
     survives(
         packet._replace(code=bytes(code[: len(code) - cut if cut < 20 else None]), numel=numel)
     )
+
+
+LARGE = [encode(data(shape, 90_000, scale=1e-3), rate) for shape in SHAPES for rate in (0.5, 5)]
+
+
+def test_a_code_without_its_states_is_refused():
+    packet = LARGE[1]
+    assert Model(np.array([0, 80_000]), 0).lanes == 16
+    for kept in (200, 100):  # a model of some 50 bytes, then less than 64
+        cut = packet._replace(code=packet.code[:kept] + b"\x01")
+        refused = not survives(cut)
+        assert refused == (kept == 100)
+    with pytest.raises(MessageError, match=r"an ecq code has \d+ bytes for 16 states"):
+        Ecq().check(packet._replace(code=packet.code[:99] + b"\x01"))
+
+
+@pytest.mark.usefixtures("at_every_size")
+@pytest.mark.parametrize("seed", range(3))
+def test_large_packets_that_were_damaged_are_refused_or_decoded(seed):
+    rng = np.random.default_rng(seed)
+    for packet in LARGE:
+        code = bytearray(packet.code)
+        for at in rng.integers(0, len(code) if seed else 60, 3):
+            code[at] = rng.integers(256)
+        kept = int(rng.integers(len(code) // 2, len(code) + 1))
+        survives(packet._replace(code=bytes(code[:kept])))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from level_tables import at_every_size, in_numpy, level_tables  # noqa: F401
 
-from fedwsq.codecs import CODECS, Danuq, Eden, Fp, Nf, Packet, Sign, Uq, kernels
+from fedwsq.codecs import CODECS, Danuq, Ecq, Eden, Fp, Nf, Packet, Sign, Uq, kernels
 from fedwsq.codecs.coding import look_up, quantize, tables
 from fedwsq.codecs.danuq import Danuq8
 from fedwsq.codecs.grid import Grid
@@ -204,6 +204,11 @@ CASES = [
         (Uq(rounding="nearest"), 2),
         (Eden(), 1),
         (Eden(), 4),
+    ),
+    *(
+        (Ecq(), 0.1),
+        (Ecq(), 1),
+        (Ecq(), 7),
     ),
 ]
 

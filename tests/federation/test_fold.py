@@ -27,7 +27,7 @@ GOLDEN = {
 def server(dequantize, aggregation, bits):
     """One FedWSQ round of two clients, as the server folds it; `bits` for each client."""
     folded = Folded({"delta": {"w": torch.zeros(4)}})
-    line = Line(Link(Danuq(dequantize=dequantize), Fixed(4), select="all"), SCHEMA)
+    line = Line(Link(Danuq(dequantize=dequantize, scale_init=1e-3), Fixed(4), select="all"), SCHEMA)
     shared = line.init(("delta",))
     for client, (name, rate) in enumerate(zip(UPDATES, bits, strict=True)):
         key = Key(0, 1, client)

@@ -412,7 +412,7 @@ def test_scale_ratios_by_hand():
 
 
 def test_the_scale_ratio_of_a_round_is_the_median_over_its_tensors():
-    server = under(fine, tiny(**{"uplink.select": "weights"}))
+    server = under(fine, tiny(**{"uplink.select": "weights", "uplink.codec.scale_init": 1e-3}))
     kept: Answers = []
     server.transport.weather = lambda number, sent: kept.extend(sent) or sent
     shared = server.snapshot.shared["delta"]

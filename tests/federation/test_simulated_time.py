@@ -210,7 +210,7 @@ def test_calibration_takes_one_round():
 
 def test_a_band_lets_far_off_tensors_use_their_own_scale():
     # The scale starts at 1e-3, the first updates have ten times that.
-    server = federate(**{"uplink.codec.band": 4.0})
+    server = federate(**{"uplink.codec.band": 4.0, "uplink.codec.scale_init": 1e-3})
     record = server.step()
     for name in server.charter.uplink.coded:
         for each in packets_of(server):

@@ -110,7 +110,9 @@ def test_a_site_without_the_servers_data_does_not_score_for_it():
     site = machine(simulation, 1)
     order = score_order(site.charter, Kind.SCORE, Key(0, 1, 0))
     answer = attempt(site.answer, b"", order)
-    assert answer == Failure(order.key, "MessageError: the server's test data is not here")
+    assert isinstance(answer, Failure)
+    assert (answer.key, answer.lost) == (order.key, False)
+    assert answer.reason == "MessageError: the server's test data is not here"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fedwsq
 from fedwsq.codecs import Danuq, Fixed
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
@@ -35,7 +36,7 @@ SETTINGS = {
     "model.tensors": SCHEMA.digest.hex(),
 }
 AGREEMENT = hashlib.blake2b(json.dumps(SETTINGS, sort_keys=True).encode(), digest_size=16).digest()
-UPLINK = Line(Link(Danuq(), Fixed(4)), SCHEMA)
+UPLINK = Line(Link(Danuq(scale_init=1e-3), Fixed(4)), SCHEMA)
 DOWNLINK = Line(Link(), SCHEMA)
 KEY = Key(7, 3, 12)
 PARAMS = {
@@ -116,7 +117,11 @@ def welcome():
     return Message(Kind.WELCOME, Key(7, 0, 12), bytes(16), agreement=AGREEMENT, text=text)
 
 
-MAKERS = [broadcast, order, reply, evaluate, score, scores, hello, welcome, forgot]
+def pack():
+    return decode(fedwsq.pack(PARAMS, "ecq", seed=7), SCHEMA)
+
+
+MAKERS = [broadcast, order, reply, evaluate, score, scores, hello, welcome, forgot, pack]
 
 
 def committed(name):
@@ -155,7 +160,7 @@ def test_the_document_shows_the_committed_reply():
     assert data.hex() == "".join(GOLDEN["reply"])
 
 
-@pytest.mark.parametrize("make", [hello, welcome, scores], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [hello, welcome, scores, pack], ids=lambda make: make.__name__)
 def test_the_document_shows_the_committed_text(make):
     """Wrapped between its parts where it is long."""
     assert make().text in re.sub(r"\n +", " ", DOCUMENT)

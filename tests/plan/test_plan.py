@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 import pytest
 
 from fedwsq.algorithms import FedAvg
-from fedwsq.codecs import Danuq, Fixed, Float32
-from fedwsq.core.errors import ConfigError
+from fedwsq.codecs import CODECS, Danuq, Fixed, Float32
+from fedwsq.codecs.bits import PerClient
+from fedwsq.core.errors import ConfigError, nearest
 from fedwsq.models import NoStandardization, WeightStandardization
 from fedwsq.plan import (
+    METHODS,
     Plan,
     dump_plan,
     load_plan,
@@ -131,7 +133,7 @@ def test_overrides_may_be_a_mapping():
         ("data.depth=3", "unknown key data.depth; digits has no settings"),
         ("model.classes=3", "unknown key model.classes"),
         ("model.standardize=3.5", "model.standardize"),
-        ("downlink.codec=danuq", "downlink"),
+        ("downlink={codec='danuq', bits=3}", "downlink: danuq has no 3-bit rate"),
         ("algorithm=missing_module:Thing", "cannot be imported"),
         ("algorithm.name=3", "algorithm.name is 3"),
         ("model.name=:build", "cannot be imported"),
@@ -249,6 +251,62 @@ def test_bits_that_came_with_another_codec_are_left_behind():
     assert make_plan(settings, ["uplink.codec=danuq"]).uplink.bits == Fixed(1)
     with pytest.raises(ConfigError, match=r"downlink\.bits is 8, but downlink\.codec is float32"):
         load_plan("quickstart", ["downlink.bits=8"])
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_a_codec_named_without_bits_takes_its_only_rate_or_four(name):
+    rates = CODECS[name]().rates
+    expected = Fixed(4 if rates.only is None else rates.only)
+    for direction in ("uplink", "downlink"):
+        plan = make_plan({"method": "fedws"}, [f"{direction}.codec={name}"])
+        assert getattr(plan, direction).bits == expected
+        assert make_plan({direction: {"codec": {"name": name}}}) == make_plan(
+            {}, [f"{direction}.codec={name}", f"{direction}.bits={expected.bits}"]
+        )
+        spelled_out = tomllib.loads(dump_plan(plan))[direction]["bits"]
+        assert spelled_out == {"name": "fixed", "bits": expected.bits}
+
+
+def test_bits_that_are_given_win_over_the_usual_ones():
+    assert make_plan({}, ["uplink.codec=danuq", "uplink.bits=1"]).uplink.bits == Fixed(1)
+    assert make_plan({"uplink": {"codec": "topk", "bits": 32}}).uplink.bits == Fixed(32)
+    assert (
+        make_plan({}, ["uplink.codec=danuq", "uplink.bits=per_client"]).uplink.bits == PerClient()
+    )
+    assert load_plan("quickstart", ["uplink.codec=eden", "uplink.bits=7"]).uplink.bits == Fixed(7)
+
+
+def test_a_codec_from_outside_without_four_bits_takes_what_is_nearest(tmp_path, monkeypatch):
+    (tmp_path / "coarse_lab.py").write_text(COARSE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    assert make_plan({}, ["uplink.codec=coarse_lab:Coarse"]).uplink.bits == Fixed(2)
+
+
+COARSE = """
+from dataclasses import dataclass
+from fedwsq.codecs import Danuq, Rates
+
+@dataclass(frozen=True)
+class Coarse(Danuq):
+    rates = Rates.of(1, 2)
+"""
+
+
+def test_a_key_is_given_once_on_a_command_line_and_over_a_file():
+    says = "seed is given twice, seed=1 and  seed = 1; keep one of them"
+    with pytest.raises(ConfigError, match=says):
+        load_plan("quickstart", ["seed=1", "rounds=2", " seed = 1"])
+    assert load_plan("quickstart", ["seed=1", "rounds=2"]).rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("word", "found"),
+    [("fedwqs", "fedwsq"), ("FEDWSQ", "fedwsq"), ("fedw", "fedws"), ("scafold", "scaffold")],
+)
+def test_the_nearest_word(word, found):
+    assert nearest(word, METHODS) == found
+    assert nearest("nothing like it", METHODS) == ""
 
 
 def test_a_setting_of_what_is_there_by_default_needs_no_name():

@@ -7,7 +7,7 @@ from fedwsq.cli import main
 from fedwsq.core.errors import RunError
 from fedwsq.plan import load_plan, locate, places
 from fedwsq.runs import Run
-from harness import TINY_WORDS, rows, timeless
+from harness import rows, timeless, tiny_words
 
 TRACE = "client,up_bytes_per_second,down_bytes_per_second\n0,1e6,1e7\n"
 
@@ -25,10 +25,10 @@ def work(tmp_path, monkeypatch):
     return tmp_path
 
 
-def begin(*more):
+def begin(*more, rounds=3):
     words = [
         "run",
-        *TINY_WORDS,
+        *tiny_words(rounds=rounds),
         "data={name='npz', path='data.npz', clients=5}",
         "channels={name='trace', path='trace.csv'}",
     ]
@@ -37,7 +37,7 @@ def begin(*more):
 
 def test_a_run_is_resumed_from_any_folder(work, monkeypatch):
     begin("--out", "whole")
-    begin("rounds=1", "--out", "part")
+    begin("--out", "part", rounds=1)
     monkeypatch.chdir(work / "there")
     part = work / "here" / "part"
     assert main(["resume", str(part), "rounds=3", "--workers", "1"]) == 0
@@ -47,7 +47,7 @@ def test_a_run_is_resumed_from_any_folder(work, monkeypatch):
 
 
 def test_moved_files_are_named_when_resuming(work, capsys):
-    begin("rounds=1", "--out", "run")
+    begin("--out", "run", rounds=1)
     (work / "here" / "data.npz").rename(work / "there" / "elsewhere.npz")
     assert main(["resume", "run", "rounds=2"]) == 2
     assert "data.npz" in capsys.readouterr().err
@@ -60,14 +60,14 @@ def test_moved_files_are_named_when_resuming(work, capsys):
 
 
 def test_other_data_in_the_place_is_refused(work, capsys):
-    begin("rounds=1", "--out", "run")
+    begin("--out", "run", rounds=1)
     np.savez("other.npz", x=np.zeros((120, 1, 8, 8), np.uint8), y=np.arange(120) % 2)
     assert main(["resume", "run", "rounds=2", "data.path=other.npz"]) == 2
     assert "not what the run began with" in capsys.readouterr().err
 
 
 def test_a_changed_trace_is_refused_and_a_moved_one_is_not(work):
-    begin("rounds=1", "--out", "run")
+    begin("--out", "run", rounds=1)
     (work / "there" / "trace.csv").write_text(TRACE)
     (work / "here" / "trace.csv").write_text(TRACE.replace("1e6", "2e6"))
     with (

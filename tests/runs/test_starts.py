@@ -5,12 +5,12 @@ import torch
 
 from fedwsq import run
 from fedwsq.cli import main
-from fedwsq.cli.run import free_folder
 from fedwsq.core.errors import ConfigError, DataError, RunError
 from fedwsq.data import Dataset
 from fedwsq.data.dataset import Examples
 from fedwsq.runs import Run
-from harness import TINY_WORDS, rows, tiny
+from fedwsq.runs.directory import free_folder
+from harness import rows, tiny, tiny_words
 
 
 def test_a_run_stopped_before_its_first_round_is_resumed(tmp_path):
@@ -37,7 +37,7 @@ def test_a_start_that_came_to_nothing_is_started_again(tmp_path):
 
 
 def test_a_run_that_nobody_answered_has_failed(tmp_path, capsys):
-    words = [*TINY_WORDS, "rounds=2", "training.lr=1e30", "--workers", "1"]
+    words = [*tiny_words(rounds=2), "training.lr=1e30", "--workers", "1"]
     assert main(["run", *words, "--out", str(tmp_path / "run")]) == 2
     why = "2 rounds in a row without a reply; the last reason was: UpdateError"
     assert why in capsys.readouterr().err

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import mmap
 import os
+import re
 from contextlib import closing
 from pathlib import Path
 
@@ -271,7 +272,10 @@ def test_any_bytes_go_out_and_come_back(echoing):
         for client, order in enumerate(orders[:3]):
             parts = (b"set\0up", order.body or body, order.head, str(tuple(order.key)).encode())
             assert answers[client] == Reply(order.key, b"|".join(parts))
-        assert answers[3] == Failure(Key(7, number, 3), "ValueError: asked to")
+        failure = answers[3]
+        assert (failure.key, failure.lost) == (Key(7, number, 3), False)
+        assert re.fullmatch(r"ValueError: asked to \(test_pool\.py:\d+, in serve\)", failure.reason)
+        assert failure.traceback.endswith("\nValueError: asked\nto\n")
 
 
 def test_no_orders_no_answers(echoing):

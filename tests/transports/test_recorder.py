@@ -68,7 +68,11 @@ def test_closing_reaches_what_is_inside(tmp_path):
 
 def test_a_clients_fault_is_a_failure_in_one_line():
     found = attempt(serve, b"body", order(2))
-    assert found == Failure(Key(0, 7, 2), "ValueError: two lines")
+    line = serve.__code__.co_firstlineno + 2
+    reason = f"ValueError: two lines (test_recorder.py:{line}, in serve)"
+    assert found == Failure(Key(0, 7, 2), reason, traceback=found.traceback)
+    assert found.traceback.startswith("Traceback (most recent call last):\n")
+    assert found.traceback.endswith("ValueError: two\nlines\n")
     assert attempt(serve, b"", order(1)) == Reply(Key(0, 7, 1), b" answered")
 
 

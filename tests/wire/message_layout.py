@@ -61,6 +61,7 @@ EXAMPLES = {
     Kind.HELLO: replace(_ORDER, kind=Kind.HELLO, text='{"wire": 2, "seed": 7}'),
     Kind.WELCOME: replace(_ORDER, kind=Kind.WELCOME, text='{"examples": 40, "labels": [39, 1]}'),
     Kind.FORGOT: replace(_ORDER, kind=Kind.FORGOT),
+    Kind.PACK: replace(_ORDER, kind=Kind.PACK, text='{"bits": 4, "tensors": []}'),
 }
 
 

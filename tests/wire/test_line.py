@@ -13,7 +13,7 @@ from fedwsq.codecs import CODECS, BitPolicy, Danuq, Fixed, Float32, Rates
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.types import Key
 from fedwsq.models import MODELS, resnet18
-from fedwsq.wire import Kind, Line, Link, Message, Schema, decode, encode
+from fedwsq.wire import Kind, Line, Link, Message, Schema, Sums, decode, encode
 from fedwsq.wire.link import SELECTS
 from fedwsq.wire.message import (
     CHECKSUM_BYTES,
@@ -107,14 +107,14 @@ def through_bytes(packets, schema=SCHEMA):
 )
 def test_what_each_select_takes_of_resnet18(select, tensors, parameters):
     schema = resnet18_schema(10)
-    coded = line_of(Danuq(), 4, select, schema).coded
+    coded = line_of(Danuq(scale_init=1e-3), 4, select, schema).coded
     assert len(coded) == tensors
     assert sum(schema.sizes[name] for name in coded) == parameters
 
 
 def test_published_takes_the_blocks_convolutions_and_shortcuts():
     schema = resnet18_schema(10)
-    coded = line_of(Danuq(), schema=schema).coded
+    coded = line_of(Danuq(scale_init=1e-3), schema=schema).coded
     left = [shape for name, shape in schema.shapes.items() if name not in coded and len(shape) == 4]
     assert left == [(64, 3, 3, 3)]  # the stem
     kernels = [schema.shapes[name][2:] for name in coded]
@@ -125,7 +125,7 @@ def test_published_takes_the_blocks_convolutions_and_shortcuts():
 @pytest.mark.parametrize("model", MODELS)
 def test_every_select_takes_something_of_every_model(model, select):
     schema = schema_of(MODELS[model]())
-    coded = line_of(Danuq(), 4, select, schema).coded
+    coded = line_of(Danuq(scale_init=1e-3), 4, select, schema).coded
     assert coded
     assert coded <= set(schema.names)
 
@@ -135,7 +135,7 @@ def test_every_select_takes_something_of_every_model(model, select):
 )
 def test_a_select_that_takes_nothing_is_an_error(shapes):
     schema = Schema(shapes)
-    line = line_of(Danuq(), schema=schema)
+    line = line_of(Danuq(scale_init=1e-3), schema=schema)
     for use in (
         lambda: line.coded,
         lambda: line.init(("delta",)),
@@ -150,8 +150,11 @@ def test_a_select_that_takes_nothing_is_an_error(shapes):
 
 def test_each_tensor_has_a_codec():
     rest = CODECS["float16"]()
-    line = Line(Link(Danuq(), Fixed(4), rest=rest), SCHEMA)
-    expected = dict.fromkeys(SCHEMA.names, rest) | {"a": Danuq(), "b": Danuq()}
+    line = Line(Link(Danuq(scale_init=1e-3), Fixed(4), rest=rest), SCHEMA)
+    expected = dict.fromkeys(SCHEMA.names, rest) | {
+        "a": Danuq(scale_init=1e-3),
+        "b": Danuq(scale_init=1e-3),
+    }
     assert {slot.name: slot.codec for slot in line.slots} == expected
 
 
@@ -160,7 +163,7 @@ def test_each_tensor_has_a_codec():
     [
         (Link(), False),
         (Link(select="all"), False),
-        (Link(Danuq(), Fixed(4)), True),
+        (Link(Danuq(scale_init=1e-3), Fixed(4)), True),
         (Link(rest=CODECS["danuq8"]()), True),
         (Link(select="all", rest=CODECS["danuq8"]()), False),  # there is no rest
     ],
@@ -177,7 +180,7 @@ def test_a_codec_with_a_single_rate_grants_it():
 
 
 def test_one_rate_for_all_tensors():
-    line = line_of(Danuq(), 2)
+    line = line_of(Danuq(scale_init=1e-3), 2)
     rates = line.grant(KEY, None, {})
     assert rates == (2.0,)
     assert line.mean_bits(rates) == 2.0
@@ -193,7 +196,7 @@ def test_one_rate_for_all_tensors():
 
 
 def test_a_rate_for_each_tensor():
-    line = line_of(Danuq(), Granting({"b": 1, "a": 4}))
+    line = line_of(Danuq(scale_init=1e-3), Granting({"b": 1, "a": 4}))
     rates = line.grant(KEY, None, {})
     assert rates == (32.0, 4.0, 1.0, 32.0, 32.0, 32.0)  # in the schema's order
     assert line.mean_bits(rates) == (12 * 4 + 10 * 1) / 22
@@ -242,13 +245,13 @@ def test_the_policy_sees_sizes_and_states_of_what_is_coded():
 
 
 def test_a_client_that_is_granted_nothing_sits_out():
-    assert line_of(Danuq(), Granting(None)).grant(KEY, None, {}) is None
+    assert line_of(Danuq(scale_init=1e-3), Granting(None)).grant(KEY, None, {}) is None
 
 
 @pytest.mark.parametrize("answer", [3, {"a": 4, "b": 3}])
 def test_a_granted_rate_that_the_codec_lacks(answer):
     with pytest.raises(ConfigError, match=r"danuq has no 3-bit rate; it offers 1, 2, 4$"):
-        line_of(Danuq(), Granting(answer)).grant(KEY, None, {})
+        line_of(Danuq(scale_init=1e-3), Granting(answer)).grant(KEY, None, {})
 
 
 @pytest.mark.parametrize(
@@ -256,7 +259,7 @@ def test_a_granted_rate_that_the_codec_lacks(answer):
 )
 def test_a_rate_for_each_tensor_names_exactly_the_coded_ones(answer, odd):
     with pytest.raises(ConfigError, match=f"these differ: {odd}$"):
-        line_of(Danuq(), Granting(answer)).grant(KEY, None, {})
+        line_of(Danuq(scale_init=1e-3), Granting(answer)).grant(KEY, None, {})
 
 
 @pytest.mark.parametrize("answer", [0.3, {"a": 0.3, "b": 1.7}])
@@ -294,7 +297,7 @@ def test_uplink_bytes_of_resnet18_are_the_worked_ones_plus_a_stated_header(class
     else:
         # Every coded tensor is a multiple of 8 long, so codes fill whole bytes.
         assert table == coded * bits // 8 + 4 * 19 + 4 * (parameters - coded)
-        line = line_of(Danuq(), bits, schema=schema)
+        line = line_of(Danuq(scale_init=1e-3), bits, schema=schema)
 
     update = {name: torch.tensor(1e-3).expand(shape) for name, shape in schema.shapes.items()}
     rates = line.grant(KEY, None, {})
@@ -313,7 +316,7 @@ def test_uplink_bytes_of_resnet18_are_the_worked_ones_plus_a_stated_header(class
 def test_reply_bytes_with_a_rate_for_each_tensor():
     """And several vectors: what a policy asks before it grants is what the reply then has."""
     granted = {"a": 4, "b": 1}
-    line = line_of(Danuq(), Granting(granted))
+    line = line_of(Danuq(scale_init=1e-3), Granting(granted))
     vectors = random_vectors(("delta", "control"))
     rates = line.grant(KEY, None, {}, tuple(vectors))
     sent = line.send(vectors, line.init(tuple(vectors)), KEY, rates)
@@ -377,8 +380,28 @@ def test_accumulate_adds_the_weighted_vectors(link):
             torch.testing.assert_close(out[vector][name], 1 + 42.5 * x)
 
 
+@pytest.mark.parametrize("link", LINKS)
+def test_sums_have_the_bits_of_one_tensor_after_the_other(link):
+    line = Line(link, SCHEMA)
+    vectors = random_vectors(("delta",))
+    shared = line.init(("delta",))
+    plain = {name: torch.zeros(shape) for name, shape in SCHEMA.shapes.items()}
+    out = {"delta": {name: torch.zeros(shape) for name, shape in SCHEMA.shapes.items()}}
+    sums = Sums(line, out)
+    for client, weight in enumerate((0.3, 40.0, 7.1)):
+        key = KEY._replace(client=client)
+        packets = line.send(vectors, shared, key, line.grant(key, None, {})).packets
+        sums.add(packets, shared, key, weight)
+        # One rounding for the product, one for the sum, in the order of the clients.
+        for name, x in line.receive(packets, shared, key)["delta"].items():
+            plain[name] += x * weight
+    sums.settle()
+    for name, x in plain.items():
+        assert torch.equal(out["delta"][name], x)
+
+
 def test_sending_changes_nothing_and_takes_other_types():
-    line = line_of(Danuq())
+    line = line_of(Danuq(scale_init=1e-3))
     vectors = random_vectors()
     before = {name: x.clone() for name, x in vectors["delta"].items()}
     shared = line.init(("delta",))
@@ -397,7 +420,7 @@ ONE = Schema({"w": (4,), "rest": (1,)})
 def test_relative_error_by_hand():
     """Squared error over squared norm, both over all tensors: what travels exactly counts too."""
     schema = Schema({"w": (2, 2), "rest": (1,)})
-    line = line_of(Danuq(), 1, "weights", schema)
+    line = line_of(Danuq(scale_init=1e-3), 1, "weights", schema)
     update = {
         "w": torch.tensor([[0.0012, -0.0021], [0.0002, 0.0030]]),
         "rest": torch.tensor([0.002]),
@@ -417,7 +440,7 @@ def test_relative_error_by_hand():
 def test_relative_error_of_exact_and_of_zero_updates():
     assert Line(Link(), SCHEMA).send(random_vectors(), {}, KEY, (32.0,)).error == 0.0
     zeros = {"delta": {name: torch.zeros(shape) for name, shape in SCHEMA.shapes.items()}}
-    line = line_of(Danuq(), 1)
+    line = line_of(Danuq(scale_init=1e-3), 1)
     assert line.send(zeros, line.init(("delta",)), KEY, (1.0,)).error == 0.0
 
 
@@ -426,7 +449,7 @@ def test_an_honest_update_of_any_size_has_an_error_that_arrives(size):
     """Far below the shared scale the ratio leaves the format's range; far above it float32 squares
     overflow.
     """
-    line = line_of(Danuq(), 1, "all", ONE)
+    line = line_of(Danuq(scale_init=1e-3), 1, "all", ONE)
     update = {"delta": {"w": torch.full((4,), size), "rest": torch.full((1,), size)}}
     sent = line.send(update, line.init(("delta",)), KEY, (1.0,))
     assert 0 < sent.error <= 1e20
@@ -440,7 +463,7 @@ def test_an_honest_update_of_any_size_has_an_error_that_arrives(size):
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("name", ["stem", "a", "temperature"])
 def test_an_update_that_is_not_finite_names_its_origin(name, value):
-    line = line_of(Danuq())
+    line = line_of(Danuq(scale_init=1e-3))
     vectors = random_vectors()
     vectors["delta"][name].view(-1)[-1] = value
     with pytest.raises(UpdateError, match=f"client 12, round 3, delta {name}: .* not finite"):
@@ -474,7 +497,7 @@ def packed(*values):
     ],
 )
 def test_packets_that_this_line_would_not_have_sent(name, damage, text):
-    line = line_of(Danuq())
+    line = line_of(Danuq(scale_init=1e-3))
     packets = line.send(random_vectors(), line.init(("delta",)), KEY, (4.0,)).packets
     packets["delta"][name] = packets["delta"][name]._replace(**damage)
     with pytest.raises(MessageError, match=f"tensor {name} of 'delta': .*{text}"):
@@ -488,7 +511,7 @@ def test_packets_that_this_line_would_not_have_sent(name, damage, text):
 )
 def test_padding_must_be_clean(bits, size, last, spare):
     schema = Schema({"w": (size,)})
-    line = line_of(Danuq(), bits, "all", schema)
+    line = line_of(Danuq(scale_init=1e-3), bits, "all", schema)
     vectors = random_vectors(schema=schema)
     packets = line.send(vectors, line.init(("delta",)), KEY, (bits,)).packets
     line.check(packets, ("delta",), (bits,))
@@ -572,7 +595,7 @@ def state(*values):
     ],
 )
 def test_codec_state_of_another_codec_or_model_is_refused(states):
-    line = line_of(Danuq())
+    line = line_of(Danuq(scale_init=1e-3))
     line.check_states({"delta": {"a": state(1.0), "b": state(1.0)}}, ("delta",))
     with pytest.raises(MessageError, match="not that of this run's codec and tensors"):
         line.check_states(states, ("delta",))
@@ -581,7 +604,7 @@ def test_codec_state_of_another_codec_or_model_is_refused(states):
 def test_a_scale_of_0_is_only_that_of_a_codec_that_calibrates_itself():
     zero = {"delta": {"a": state(1.0), "b": state(0.0)}}
     with pytest.raises(MessageError, match="codec state has a scale of 0"):
-        line_of(Danuq()).check_states(zero, ("delta",))
+        line_of(Danuq(scale_init=1e-3)).check_states(zero, ("delta",))
     line_of(Danuq(scale_init="calibrate")).check_states(zero, ("delta",))
 
 
@@ -627,16 +650,16 @@ def reaches(mean, expected):
 @pytest.mark.parametrize("bits", [1, 2, 4])
 def test_the_golden_round(bits):
     worked = WORKED[f"fedwsq.B{bits}"]
-    mean, scale = golden_round((bits, bits), Danuq())
+    mean, scale = golden_round((bits, bits), Danuq(scale_init=1e-3))
     reaches(mean, worked["server_code"])
     assert scale == pytest.approx(worked["s_g_new"], rel=1e-5)
 
-    mean, scale = golden_round((bits, bits), Danuq(dequantize="own"))
+    mean, scale = golden_round((bits, bits), Danuq(dequantize="own", scale_init=1e-3))
     reaches(mean, worked["server_alg1_si_mean"])
     assert scale == pytest.approx(worked["s_g_new"], rel=1e-5)
 
 
 def test_the_golden_round_with_mixed_bits():
-    mean, scale = golden_round((4, 1), Danuq())
+    mean, scale = golden_round((4, 1), Danuq(scale_init=1e-3))
     reaches(mean, WORKED["fedwsq.mixed_a4_b1"])
     assert scale == pytest.approx(0.00105622658, rel=1e-5)

@@ -20,7 +20,7 @@ UPDATES = 1000
 DISTINCT = 5  # replies, taken in turn
 RUN = bytes(16)
 RATES = (1.0,)
-LINK = Link(Danuq(), Fixed(1))
+LINK = Link(Danuq(scale_init=1e-3), Fixed(1))
 
 
 def measure() -> list[Figure]:

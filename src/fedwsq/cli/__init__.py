@@ -1,74 +1,19 @@
-"""The command line: one file a verb."""
+"""The command line: the options of one verb a file, and in `work` what it does.
 
-import argparse
+Nothing here imports torch before a verb runs: help and a slip of the finger are answered at once.
+"""
+
 import sys
 from collections.abc import Sequence
-
-from fedwsq.core.errors import FedwsqError
-
-EXAMPLES = """\
-examples:
-  fedwsq run                                    \
-the quick start: handwritten digits, FedWSQ at 4 bits
-  fedwsq run uplink.bits=1 rounds=20            the same, one bit a weight
-  fedwsq run cifar10-resnet8 data.root=DIR      a shipped config on your data
-  fedwsq resume runs/quickstart-1 rounds=80     go on with a run
-  fedwsq ls configs                             what is there to choose from
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; errors a user can act on become one line and exit code 2."""
-    parser = _parser()
-    args = _parse(parser, argv)
-    if not hasattr(args, "main"):
-        parser.print_help()
-        return 0
-
+    # Imports inside, too, so that Ctrl-C at any moment ends without a traceback.
     try:
-        return int(args.main(args))
-    except FedwsqError as error:
-        print(f"fedwsq: {error}", file=sys.stderr)
-        return 2
+        from fedwsq.cli import parser
+
+        return parser.execute(argv)
     except KeyboardInterrupt:  # outside a run, which handles it
         print("fedwsq: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # `fedwsq ls | head`
-        sys.stderr.close()
-        return 0
-    except OSError as error:  # a full disk, a folder without permission
-        print(f"fedwsq: {error}", file=sys.stderr)
-        return 2
-
-
-def _parser() -> argparse.ArgumentParser:
-    # Here and not above: whoever imports a helper of one verb need not load all the others.
-    from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, resume, run
-    from fedwsq.core.version import VERSION
-
-    parser = argparse.ArgumentParser(
-        prog="fedwsq",
-        description=(
-            "Communication-efficient federated learning: "
-            "weight standardization and 1/2/4-bit updates."
-        ),
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
-    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, ls, levels, inspect, fetch, partition, bench):
-        verb.register(verbs)
-    return parser
-
-
-def _parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    args, more = parser.parse_known_args(argv)
-    if not more:
-        return args
-    # Overrides may stand after options too, where argparse does not look for them.
-    overrides = all("=" in word and not word.startswith("-") for word in more)
-    if not overrides or not hasattr(args, "words"):
-        parser.error(f"unrecognized arguments: {' '.join(more)}")
-    args.words += more
-    return args

@@ -1,16 +1,9 @@
 """`fedwsq inspect`: what is in a message."""
 
 import argparse
-import mmap
-import stat
 from pathlib import Path
 
-from fedwsq.codecs import CODECS, Packet
-from fedwsq.core.errors import MessageError
-from fedwsq.wire import decode
-from fedwsq.wire.message import EVERYONE
-
-CODEC_NAMES = {codec.wire_id: name for name, codec in CODECS.items()}
+from fedwsq.cli.start import later
 
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -23,54 +16,4 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("message", type=Path, metavar="MESSAGE", help="a file with one message")
-    parser.set_defaults(main=main)
-
-
-def main(args: argparse.Namespace) -> int:
-    data = _map(args.message)
-    message = decode(data, None)
-    key = message.key
-    who = "everyone" if key.client == EVERYONE else f"client {key.client}"
-    kind = message.kind.name.lower()
-    print(f"{kind}, {len(data)} bytes, round {key.round}, {who}, seed {key.seed}")
-    accepted = f"last accepted round {message.accepted}"
-    print(f"run {message.run.hex()}, nonce {message.nonce.hex()}, {accepted}")
-    print(f"agreement {message.agreement.hex()}")
-    rates = f"rates {list(message.rates)}"
-    print(f"weight {message.weight:g}, quantization error {message.error:.6g}, {rates}")
-    for name, value in message.metrics.items():
-        print(f"metric {name!r} = {value:g}")
-    for vector, states in message.states.items():
-        for name, state in states.items():
-            print(f"state {vector!r} {name}: {state.tolist()}")
-    for vector, packets in message.packets.items():
-        for name, packet in packets.items():
-            print(f"tensor {vector!r} {name}: {_describe(packet)}")
-    if message.text:
-        print(f"text {message.text!r}")  # escaped: it may be anything, and this is a terminal
-    return 0
-
-
-def _describe(packet: Packet) -> str:
-    codec = CODEC_NAMES.get(packet.codec, f"codec {packet.codec}")
-    described = f"{codec}, {packet.rate:g} bits, {len(packet.code)} bytes"
-    if not packet.side:
-        return described
-    scale = "own scale" if packet.own_scale else "shared scale"
-    return f"{described}, {scale}, side {list(packet.side)}"
-
-
-def _map(path: Path) -> memoryview:
-    """The file, read where it is looked at: what the header rules out never comes into memory."""
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe might never end, nor a device
-            raise MessageError(
-                f"cannot read {path}: it is not a regular file; name a file that holds one message"
-            )
-        if not found.st_size:  # cannot be mapped
-            return memoryview(b"")
-        with path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
-        raise MessageError(f"cannot read {path}: {error.strerror}") from None
+    parser.set_defaults(main=later("fedwsq.cli.work.inspect"))

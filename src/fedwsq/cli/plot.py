@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+from fedwsq.cli.outputs import require_folder
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.files import write_atomically
 
@@ -20,8 +21,7 @@ def blank(path: Path, width: float, height: float) -> Any:
     figure = Figure(figsize=(width, height), layout="constrained")
     if _kind(path) not in figure.canvas.get_supported_filetypes():
         raise ConfigError(f"cannot draw {path}: its name must end in .png, .pdf or .svg")
-    if not path.parent.is_dir():
-        raise ConfigError(f"cannot draw {path}: there is no folder {path.parent}")
+    require_folder(path, "draw")
     return figure
 
 
@@ -30,6 +30,11 @@ def save(figure: Any, path: Path) -> None:
     data = io.BytesIO()
     figure.savefig(data, format=_kind(path), dpi=150)
     write_atomically(path, data.getvalue())
+
+
+def whole_numbers(axis: Any) -> None:
+    """Marks at whole numbers only: nothing has half a round, a client or a class."""
+    axis.get_major_locator().set_params(integer=True)
 
 
 def _kind(path: Path) -> str:

@@ -9,13 +9,19 @@ from shlex import quote
 from types import FrameType
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress
 from rich.table import Table
 
+from fedwsq.cli.bar import columns, fitted, room
+from fedwsq.core.errors import RunError, disk_is_full
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import plan_settings
 from fedwsq.report.tensorboard import TensorBoard
 from fedwsq.runs import Run, Summary
+from fedwsq.runs.failures import LOG, ClientFailed
+from fedwsq.runs.lines import line, reasons, short
+from fedwsq.runs.watch import warn_of_loss
+from fedwsq.wire import Link
 
 
 class _Console(Console):
@@ -47,32 +53,55 @@ class _Lines:
         self._rounds = rounds
 
     def on_round(self, record: RoundRecord) -> None:
-        self._console.print(_line(record, self._rounds))
+        self._console.print(line(record, self._rounds))
 
 
 class _Bar:
     """For a terminal: a bar that moves with every client."""
 
-    def __init__(self, bar: Progress, done: int, rounds: int) -> None:
+    def __init__(self, bar: Progress, run: Run) -> None:
         self._bar = bar
-        self._done = done
-        self._last = "starting"
-        self._task = bar.add_task(self._last, total=rounds, completed=done)
+        self._rounds = run.plan.rounds
+        self._done = len(run.records)
+        self._last = f"round {self._done + 1}"
+        start = beginning(run, room(bar.console, self._rounds))
+        self._task = bar.add_task(start, total=self._rounds, completed=self._done)
 
     def on_client(self, finished: int, asked: int) -> None:
         # Not quite full before the round is over: the server has work of its own.
-        self._show(self._done + finished / asked * 0.99, f"{self._last}, client {finished}/{asked}")
+        done = self._done + finished / asked * 0.99
+        self._show(done, self._last, f"{finished}/{asked}")
 
     def on_round(self, record: RoundRecord) -> None:
         self._done = record.round
-        self._last = _short(record)
+        self._last = short(record)
         self._show(self._done, self._last)
+        # Above the bar, where it stays.
+        if record.failures:
+            self._bar.console.print(f"round {record.round}: {reasons(record)}")
 
-    def _show(self, completed: float, text: str) -> None:
-        self._bar.update(self._task, completed=completed, description=text, refresh=True)
+    def _show(self, completed: float, text: str, clients: str = "") -> None:
+        shown = fitted(text, clients, room(self._bar.console, self._rounds))
+        self._bar.update(self._task, completed=completed, description=shown, refresh=True)
 
 
-def follow(run: Run, tensorboard: bool, keep_messages: bool) -> int:
+class _Warner:
+    """Says when a code eats what it carries, and not again for ten rounds."""
+
+    def __init__(self, console: Console, uplink: Link) -> None:
+        self._console = console
+        self._uplink = uplink
+        self._quiet_until = 0
+
+    def on_round(self, record: RoundRecord) -> None:
+        text = warn_of_loss(record, self._uplink)
+        if text is None or record.round < self._quiet_until:
+            return
+        self._console.print(f"warning: {text}", style="yellow")
+        self._quiet_until = record.round + 10
+
+
+def follow(run: Run, tensorboard: bool, keep_messages: bool, debug: bool = False) -> int:
     """Go on with a run to its end, or until Ctrl-C, and say what came of it: an exit code."""
     # Paths and reasons are printed as they are: what looks like markup in them is none.
     console = _Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
@@ -85,37 +114,57 @@ def follow(run: Run, tensorboard: bool, keep_messages: bool) -> int:
     try:
         with _sigterm_interrupts(), _display(run, console) as display:
             listeners.append(display.on_round)
-            summary = run.go(listeners, display.on_client, keep_messages)
+            listeners.append(_Warner(console, run.plan.uplink).on_round)
+            summary = run.go(listeners, display.on_client, keep_messages, debug)
     except KeyboardInterrupt:
         console.print(
             f"stopped; {run.summary().rounds} complete rounds are saved. "
             f"Go on with: fedwsq resume {quote(str(run.folder))}"
         )
         return 130
+    except ClientFailed as failed:
+        console.print(failed.traceback.rstrip() or str(failed))
+        console.print(
+            f"stopped at the first failure, {failed}. "
+            f"Go on with: fedwsq resume {quote(str(run.folder))}"
+        )
+        return 1
+    except OSError as error:
+        if not disk_is_full(error):
+            raise
+        raise RunError(
+            f"no space left for {run.folder}: what it has saved is whole; make room, "
+            f"then go on with: fedwsq resume {quote(str(run.folder))}"
+        ) from None
     finally:
         # What it has not yet written would be lost.
         if board is not None:
             board.close()
     console.print(summary_table(run, summary))
+    if (run.folder / LOG).exists():
+        console.print(f"some clients failed; their whole tracebacks are in {run.folder / LOG}")
     return 0
 
 
 @contextmanager
 def _display(run: Run, console: Console) -> Iterator[_Lines | _Bar]:
     """Tell about rounds and clients in the way the console can show."""
-    console.print(f"{run.folder}: {describe(run)}")
+    # In a file one line stays one line; on a terminal it breaks between words.
+    console.print(f"{run.folder}: {describe(run)}", soft_wrap=not console.is_terminal)
     # A bar that redraws itself is noise in a file.
     if not console.is_terminal:
         yield _Lines(console, run.plan.rounds)
         return
-    columns = (
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as bar:
-        yield _Bar(bar, len(run.records), run.plan.rounds)
+    with Progress(*columns(console), console=console) as bar:
+        yield _Bar(bar, run)
+
+
+def beginning(run: Run, width: int) -> str:
+    """What happens before the first client is done; workers take seconds to get ready."""
+    workers = run.machine.workers
+    if workers == 1:
+        return fitted(f"round {len(run.records) + 1}, first client at work", "", width)
+    return fitted(f"starting {workers} workers, each loads PyTorch and the data", "", width)
 
 
 @contextmanager
@@ -157,33 +206,11 @@ def describe(run: Run) -> str:
     )
 
 
-def human_bytes(count: float) -> str:
-    """`12.3 MB`, powers of ten."""
-    if count < 1000:
-        return f"{count:.0f} B"
-    for unit in ("kB", "MB", "GB"):
-        count /= 1000
-        if count < 1000:
-            return f"{count:.1f} {unit}"
-    return f"{count / 1000:.1f} TB"
-
-
-def _short(record: RoundRecord) -> str:
-    """`accuracy 0.9123, up 80.1 kB, down 480.2 kB`."""
-    text = ""
-    if record.accuracy is not None:
-        usual = record.test_metric is None and record.validation_metric is None
-        text = f"{'accuracy' if usual else 'metric'} {record.accuracy:.4f}, "
-    text += f"up {human_bytes(record.uplink_bytes)}, down {human_bytes(record.downlink_bytes)}"
-    if record.failed:
-        text += f", {record.failed} failed"
-    return text
-
-
-def _line(record: RoundRecord, rounds: int) -> str:
-    loss = "" if record.train_loss is None else f", train loss {record.train_loss:.4f}"
-    why = "".join(f"; client {client}: {reason}" for client, reason in record.failures.items())
-    return f"round {record.round}/{rounds}: {_short(record)}{loss}, {record.seconds:.2f} s{why}"
+def against_float32(factor: float) -> str:
+    """`6.03 times less than float32`; headers and scales can make it more."""
+    if factor >= 1:
+        return f"{factor:.2f} times less than float32"
+    return f"{100 * (1 / factor - 1):.2g} % more than float32"
 
 
 def summary_table(run: Run, summary: Summary) -> Table:
@@ -202,6 +229,7 @@ def summary_table(run: Run, summary: Summary) -> Table:
         ("downlink", summary.downlink_bytes, summary.downlink_factor),
         ("total", summary.total_bytes, summary.total_factor),
     ):
-        table.add_row(name, f"{count:,} bytes, {factor:.2f} times less than float32")
+        table.add_row(name, f"{count:,} bytes, {against_float32(factor)}")
+    table.add_row("precision", summary.precision)
     table.add_row("weights", summary.weights)
     return table

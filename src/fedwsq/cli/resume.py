@@ -1,12 +1,11 @@
 """`fedwsq resume`: go on with a run."""
 
 import argparse
+from contextlib import ExitStack
 from pathlib import Path
 
-from fedwsq.cli.progress import follow
-from fedwsq.cli.run import add_machine_options
-from fedwsq.plan import parse_override
-from fedwsq.runs import Run
+from fedwsq.cli.run import add_machine_options, processes
+from fedwsq.cli.start import loading, saying
 
 EXAMPLES = """\
 Goes on from the last whole checkpoint, to the same weights as if the run had never stopped.
@@ -19,7 +18,6 @@ examples:
 
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Add the verb."""
     parser = verbs.add_parser(
         "resume",
         help="go on with a run",
@@ -39,7 +37,14 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
 
 
 def main(args: argparse.Namespace) -> int:
-    """Resume it."""
-    changes = dict(map(parse_override, args.words))
-    with Run.resume(args.folder, changes, args.workers, args.device) as run:
-        return follow(run, args.tensorboard, args.keep_messages)
+    with loading():
+        from fedwsq.cli.progress import follow
+        from fedwsq.plan import parse_overrides
+        from fedwsq.runs import Run
+
+    changes = parse_overrides(args.words)
+    with ExitStack() as stack:
+        with saying("loading the last checkpoint and the data ..."):
+            opened = Run.resume(args.folder, changes, processes(args), args.device)
+            run = stack.enter_context(opened)
+        return follow(run, args.tensorboard, args.keep_messages, args.debug)

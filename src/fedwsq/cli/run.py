@@ -1,14 +1,11 @@
 """`fedwsq run`: start a run."""
 
 import argparse
-import itertools
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from fedwsq.cli.progress import follow
-from fedwsq.plan import load_plan
-from fedwsq.report.tensorboard import summary_writer
-from fedwsq.runs.run import Run
+from fedwsq.cli.start import loading, saying
+from fedwsq.core.errors import ConfigError
 
 EXAMPLES = """\
 CONFIG is a TOML file or the name of a shipped one (fedwsq ls configs); without it, quickstart.
@@ -20,6 +17,7 @@ examples:
   fedwsq run method=fedacg uplink.codec=danuq uplink.bits=1 model.standardize=true
   fedwsq run uplink.bits=1                                      FedWSQ, one bit
   fedwsq run data.name=cifar10 data.root=DIR data.clients=100 model.name=resnet8
+  fedwsq run cifar10 --dry-run                                  what it would be, and cost
   fedwsq run my.toml seed=3 --out runs/mine --workers 2
 """
 
@@ -37,6 +35,11 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="the run directory (default: runs/CONFIG-N)"
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="try one batch, print the resolved plan and what it would cost, and stop",
     )
     add_machine_options(parser)
     parser.set_defaults(main=main)
@@ -61,18 +64,46 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--keep-messages", action="store_true", help="also keep every message that was sent"
     )
+    parser.add_argument(
+        "--debug",
+        action="store_true",
+        help="one process; stop at the first failure, with its traceback",
+    )
+
+
+def processes(args: argparse.Namespace) -> int:
+    """How many workers the options ask for, 0 for as many as cores."""
+    if not args.debug:
+        return int(args.workers)
+    if args.workers > 1:
+        raise ConfigError(f"--debug runs in one process, and --workers is {args.workers}: drop one")
+    return 1
 
 
 def main(args: argparse.Namespace) -> int:
+    with loading():
+        from fedwsq.cli.forecast import print_forecast
+        from fedwsq.cli.progress import follow
+        from fedwsq.plan import load_plan
+        from fedwsq.report.tensorboard import summary_writer
+        from fedwsq.runs import Run, forecast
+        from fedwsq.runs.directory import free_folder
+
     config, overrides = config_and_overrides(args.words)
     plan = load_plan(config, overrides)
+    if args.dry_run:
+        print_forecast(*forecast(plan, args.workers, args.device or "auto"))
+        return 0
     if args.tensorboard:
         summary_writer()  # is it there? Asked before a directory is made
 
     folder = args.out or free_folder(Path(config).stem)
     try:
-        with Run.create(plan, folder, args.workers, args.device or "auto") as run:
-            return follow(run, args.tensorboard, args.keep_messages)
+        with ExitStack() as stack:
+            with saying(f"loading {plan.data.load.name}, building {plan.model.build.name} ..."):
+                opened = Run.create(plan, folder, processes(args), args.device or "auto")
+                run = stack.enter_context(opened)
+            return follow(run, args.tensorboard, args.keep_messages, args.debug)
     finally:
         if not args.out:
             with suppress(OSError):  # nothing came of it, so it is empty
@@ -85,16 +116,3 @@ def config_and_overrides(words: list[str]) -> tuple[str, list[str]]:
     if words and "=" not in words[0]:
         return words[0], words[1:]
     return "quickstart", words
-
-
-def free_folder(name: str) -> Path:
-    """The first of runs/NAME-1, runs/NAME-2, ... that is not there yet, and now is."""
-    for number in itertools.count(1):
-        folder = Path("runs", f"{name}-{number}")
-        # Made at once, not only looked for: another run may be starting.
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return folder
-    raise AssertionError("numbers do not end")

@@ -58,6 +58,8 @@ class Codec(Protocol):
 
     # One byte in the message; 128 and above are free for codecs outside the package.
     wire_id: ClassVar[int]
+    # Whether `seed` has any effect; where it has none, nobody derives one.
+    draws: ClassVar[bool] = True
 
     def __hash__(self) -> int:
         """Equal settings, equal hash: what was once measured of a codec is remembered."""
@@ -178,8 +180,10 @@ def resident_values(x: Tensor) -> Values:
 
 def flat_values(x: Tensor) -> NDArray[np.float32]:
     """The elements of `x` in a row, on the CPU and side by side."""
-    flat = x.detach().float().reshape(-1)
-    return np.ascontiguousarray(flat.cpu().numpy())
+    if not x.is_cpu or x.dtype != torch.float32:
+        x = x.float().cpu()
+    values: NDArray[np.float32] = x.detach().numpy().ravel()
+    return values
 
 
 def finite_values(x: Tensor, codec: str) -> NDArray[np.float32]:

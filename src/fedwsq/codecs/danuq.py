@@ -36,24 +36,26 @@ class Danuq(Levelled):
     """Distribution-aware non-uniform quantization: the nearest of 2^bits levels of x / scale.
 
     The scale is shared. Each packet's side value is the client's own std, from which `fold` moves
-    the shared scale: by `momentum`, beta in the paper. `scale_init` is the scale of round 1;
-    "calibrate" has every packet use its own scale until one was folded, and then starts from their
-    mean. `dequantize = "shared"` decodes with the scale that encoded, as the published code does;
-    "own" decodes with the client's std, the letter of Algorithm 1, so that a constant update
-    decodes to zeros. With a `band` above 1, a tensor whose std is more than `band` times the shared
-    scale, or less than 1 / band of it, is coded with its own scale instead. `scale_per` says which
-    elements have a scale of their own. Biased: rounded to the nearest, and the mean of the levels
-    over N(0, 1) need not be zero.
+    the shared scale: by `momentum`, beta in the paper. `scale_init = "calibrate"` has every packet
+    use its own scale until one was folded, and then starts from their mean; a number is the scale
+    of round 1 (1e-3 in the published code), and loses what is far from it: at 4 bits 92 % of an
+    update whose std is 0.05. `dequantize = "shared"` decodes with the scale that encoded, as the
+    published code does; "own" decodes with the client's std, the letter of Algorithm 1, so that a
+    constant update decodes to zeros. With a `band` above 1, a tensor whose std is more than `band`
+    times the shared scale, or less than 1 / band of it, is coded with its own scale instead.
+    `scale_per` says which elements have a scale of their own. Biased: rounded to the nearest, and
+    the mean of the levels over N(0, 1) need not be zero.
     """
 
     levels: Literal["paper", "optimal", "lloyd-max"] = "paper"
     momentum: float = 0.1
-    scale_init: float | Literal["calibrate"] = 1e-3
+    scale_init: float | Literal["calibrate"] = "calibrate"
     dequantize: Literal["shared", "own"] = "shared"
     band: float = 0.0  # 0: off
     scale_per: ScalePer = "tensor"
     block: int = 64
     wire_id = 1
+    draws = False
 
     def __post_init__(self) -> None:
         widths(self.levels)  # which knows the nearest word
@@ -95,7 +97,8 @@ class Danuq(Levelled):
         rows = rows_of(x.shape)
         groups = self.groups(len(values), rows)
         found = survey(values, groups)
-        require_finite(float(found.largest.max()), "danuq")
+        largest = float(found.largest.max())
+        require_finite(largest, "danuq")
 
         # One of several groups is zeros if and only if its side value is 0, so a constant one has
         # its magnitude there.
@@ -106,7 +109,7 @@ class Danuq(Levelled):
             side = np.where(side > 0, side, as_scales(found.largest))
             scales = side
 
-        if found.largest.any():
+        if largest:
             # In float32 on both sides, so that every implementation finds the same cell. A value
             # on an edge goes to the cell below it (the published code; the paper's half-open cells
             # say above).

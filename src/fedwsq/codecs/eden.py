@@ -24,7 +24,9 @@ class Eden(Stateless):
     """EDEN (Vargaftik et al., ICML 2022, arXiv:2108.08842): rotate, divide by the rms, round.
 
     With R the rotation and Q the nearest Lloyd-Max levels, each slice x of up to 4096 elements
-    sends one scale S: "unbiased" |x|^2 / <Rx, Q>, whose decoded mean over seeds is x;
+    sends one scale S: "unbiased" |x|^2 / <Rx, Q>, whose decoded mean over seeds is x (but for tiny
+    sparse tensors: the rotation is made of a few signs, and with 64 values of which one is not
+    zero the mean is 8 % off at 1 bit);
     "least-squares" <Rx, Q> / |Q|^2, the closest that a multiple of Q comes to Rx. With D the
     squared error of the levels on N(0, 1), they lose 1 / (1 - D) - 1 and D of the squared norm,
     whatever the update looks like.

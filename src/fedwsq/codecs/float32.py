@@ -18,6 +18,7 @@ class Float32(Stateless):
     """Little-endian float32, as it is; nothing shared, nothing lost."""
 
     wire_id = 0
+    draws = False
     rates = Rates.of(32)
 
     @property
@@ -37,7 +38,11 @@ class Float32(Stateless):
         size = self.max_bytes(packet.numel, packet.rate)
         require_length(packet.code, size, f"{packet.numel} float32 values")
 
-        largest = np.abs(np.frombuffer(packet.code, "<f4")).max(initial=0.0)
+        self.check_values(packet.code)
+
+    def check_values(self, code: bytes) -> None:
+        """Refuse values that are not finite or beyond reason; of several packets at once, too."""
+        largest = np.abs(np.frombuffer(code, "<f4")).max(initial=0.0)
         if not largest <= MAX_MAGNITUDE:  # NaN fails too
             raise MessageError(
                 f"a float32 packet carries {largest}; "
@@ -47,6 +52,16 @@ class Float32(Stateless):
     def decode(self, packet: Packet, shared: Tensor, seed: int) -> Tensor:
         # In memory of their own: a tensor over the packet's bytes could not be written to.
         return torch.from_numpy(np.frombuffer(packet.code, "<f4").astype(np.float32))
+
+    def accumulate(
+        self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
+    ) -> None:
+        weighted = np.frombuffer(packet.code, "<f4") * np.float32(weight)
+        if out.device.type == "cpu":
+            into = out.numpy()
+            into += weighted
+        else:
+            out += torch.from_numpy(weighted).to(out.device)
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         return 4 * numel

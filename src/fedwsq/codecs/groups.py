@@ -3,6 +3,7 @@
 One scale for the whole tensor, one for each output channel, or one for each block of elements.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,6 +60,8 @@ class Groups:
 
     def survey(self, values: Floats) -> Survey:
         """Largest and std of every group."""
+        if self.count == 1:
+            return survey(values[None])
         parts = [survey(rows) for rows in self.rows(values)]
         return Survey(*np.concatenate(parts, axis=1))
 
@@ -96,6 +99,7 @@ class Grouped:
             )
 
 
+@functools.lru_cache(maxsize=1024)
 def make_groups(numel: int, rows: int, scale_per: ScalePer, block: int) -> Groups:
     """The groups of a tensor: a pure function of its size, known to both ends."""
     if scale_per == "channel" and numel:
@@ -127,9 +131,14 @@ def survey(rows: Floats) -> Survey:
     count = rows.shape[1]
     if not count:
         return Survey(np.zeros(len(rows)), np.zeros(len(rows)))
-    top, total, squares = moments(rows).T
+    found = moments(rows)
+    top, total, squares = found.T
     if count == 1:
         return Survey(top, top)
+    if len(rows) == 1:  # the same in plain numbers: quicker, and most tensors are one row
+        ((_, total, squares),) = found.tolist()
+        variance = max(squares - total * total / count, 0.0) / (count - 1)
+        return Survey(top, np.array([math.sqrt(variance)]))
     with np.errstate(invalid="ignore"):  # what is not finite is for the caller to refuse
         variance = np.maximum(squares - total * total / count, 0) / (count - 1)
         return Survey(top, np.sqrt(variance))

@@ -2,9 +2,9 @@
 
 What each computes is easiest to read in plain torch, which also does it on a GPU:
 `reference.quantize`, `expand` and `survey`. Each gives the bits of its twin in numpy
-(`coding.quantize`, `coding.look_up`, `groups.moments`), which runs where numba is missing, for
-other widths and as long as there is too little to do to load it. The loops are plain Python until
-then.
+(`coding.quantize`, `coding.look_up`, `groups.moments`; those of the entropy coder are in `ecq` and
+`rans`), which runs where numba is missing, for other widths and as long as there is too little to
+do to load it. The loops are plain Python until then.
 
 They work in pieces that stay in the innermost cache, and without branches, so that the compiler
 makes wide instructions of them.
@@ -15,6 +15,7 @@ import importlib
 import io
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,24 @@ LANES = 512  # sums that run side by side; a fixed part of what a std is, see `g
 PIECE = 1024  # elements worked on at a time; whole bytes at every width
 MANY_EDGES = 32  # from here on only every 16th is counted first
 
+# Entropy coding, see `rans`: the slots that symbols share are 2^14, so that a table of them stays
+# in the innermost caches; words have 16 bits, states 32.
+RANS_BITS = 14
+RANS_LOW = 2**16
+RANS_SPARE_BITS = 32 - RANS_BITS
+# In `index`, what is left of x / step goes by 2^-15ths of a step.
+INDEX_SHARES = 2**15
+COUNT_SHIFT = 32
+# The exponent and the first three mantissa bits of |k| + 8 as a float32 number the buckets of |k|,
+# see `ecq`: below 2^24 a float32 holds all of it exactly.
+INDEX_SHIFT = 20
+INDEX_FIRST = int(np.float32(8).view(np.int32)) >> INDEX_SHIFT
+INDEX_SYMBOLS = 2 * 167 + 1
+
 Bytes = NDArray[np.uint8]
+Integers = NDArray[np.int64]
+Symbols = NDArray[np.uint16]
+Words = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 Doubles = NDArray[np.float64]
 
@@ -77,6 +95,21 @@ class Coded(NamedTuple):
     numel: int
     levels: Floats
     scales: Scales
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Which of 2^14 slots each symbol has, one symbol's after the other's; see `rans`."""
+
+    slots: Integers  # how many; they add up to all of them
+    widths: Integers  # how many a symbol is pushed with, and from where on: its own,
+    starts: Integers  # or those of another that stands for it
+
+    @functools.cached_property
+    def owners(self) -> Symbols:
+        """Of each slot the symbol that is popped there."""
+        symbols = np.arange(len(self.slots), dtype=np.uint16)
+        return np.repeat(symbols, self.slots)
 
 
 def usable(numel: int, bits: int = 8) -> bool:
@@ -135,9 +168,7 @@ def expand(coded: Coded, weight: float, out: Floats, add: bool) -> None:
     _require_scales(len(out), scales)
     if len(code) != (len(out) * bits + 7) // 8:
         raise ValueError(f"{len(code)} bytes are not {len(out)} codes of {bits} bits")
-    # What each byte stands for; codes without a level have the last one's.
-    table = levels.take(_codes_of_bytes(bits), mode="clip")
-    pairs = table.reshape(-1).view(np.uint64)
+    pairs = _pairs(levels.tobytes(), bits)
     packed = np.frombuffer(code, np.uint8)
     _kernel("expand")(packed, bits, pairs, scales.each, scales.size, np.float32(weight), out, add)
 
@@ -150,6 +181,59 @@ def survey(values: Floats, size: int) -> Doubles:
     out = np.empty((math.ceil(len(values) / size), 3))
     _kernel("survey")(values, size, out)
     return out
+
+
+def index(values: Floats, step: np.float32, symbols: Symbols, tallies: Integers) -> None:
+    """The symbol of each x / step, and sums over all that have it; see `ecq.index`."""
+    if len(symbols) != len(values):
+        raise ValueError(f"{len(symbols)} symbols are not {len(values)} elements")
+    if len(tallies) != INDEX_SYMBOLS:
+        raise ValueError(f"{len(tallies)} tallies are not {INDEX_SYMBOLS} symbols")
+    _kernel("index")(values, step, symbols, tallies)
+
+
+def push(symbols: Symbols, shares: Shares, states: Integers) -> Words:
+    """The words that symbols put on the stack; see `rans`."""
+    _require_lanes(states)
+    known = min(len(shares.widths), len(shares.starts))
+    if int(symbols.max(initial=0)) >= known:
+        raise ValueError("there are symbols that have no share")
+    words = np.empty(len(symbols) + 1, np.uint16)
+    end = np.zeros(1, np.int64)
+    _kernel("push")(symbols, shares.widths, shares.starts, states, words, end)
+    return words[: end[0]]
+
+
+def pop(found: Symbols, shares: Shares, states: Integers, words: Words, end: Integers) -> None:
+    """Fill `found` with symbols from the stack, of which `end` words are left."""
+    _require_lanes(states)
+    if len(shares.owners) != 2**RANS_BITS or not 0 <= end[0] <= len(words):
+        raise ValueError("a stack has all slots, and no more words than there are")
+    known = min(len(shares.widths), len(shares.starts))
+    if int(shares.owners.max()) >= known:
+        raise ValueError("there are slots of symbols that have no share")
+    _kernel("pop")(found, shares.owners, shares.widths, shares.starts, states, words, end)
+
+
+def late(symbols: Symbols, first: int) -> Integers:
+    """Where the symbols are that do not come before `first`."""
+    where = np.empty(len(symbols), np.int64)
+    count = np.zeros(1, np.int64)
+    _kernel("late")(symbols, first, where, count)
+    return where[: count[0]]
+
+
+def spread(symbols: Symbols, table: Floats, out: Floats, add: bool) -> None:
+    """Write what each symbol stands for into `out`, or add it."""
+    if len(symbols) != len(out) or int(symbols.max(initial=0)) >= len(table):
+        raise ValueError("there are symbols without a value, or without a place")
+    _kernel("spread")(symbols, table, out, add)
+
+
+def _require_lanes(states: Integers) -> None:
+    lanes = len(states)
+    if not lanes or lanes & lanes - 1:
+        raise ValueError(f"the number of states is a power of two, not {lanes}")
 
 
 def _require_scales(numel: int, scales: Scales) -> None:
@@ -339,11 +423,116 @@ def _survey(values: Any, size: Any, out: Any) -> None:
         out[group, 2] = squares[0]
 
 
+def _index(values: Any, step: Any, symbols: Any, tallies: Any) -> None:
+    # Four tallies in turn: most elements have the same few symbols, and each addition would wait
+    # for the one before.
+    apart = np.zeros((4, INDEX_SYMBOLS), np.int64)
+    shifted = np.empty(PIECE, np.float32)
+    leading = shifted.view(np.int32)
+    sums = np.empty(PIECE, np.int64)
+    for start in range(0, len(values), PIECE):
+        x = values[start : start + PIECE]
+        symbol = symbols[start : start + PIECE]
+        for j in range(len(x)):
+            ratio = abs(x[j]) / step
+            k = np.rint(ratio)
+            shifted[j] = k + np.float32(8)
+            sums[j] = np.int64((ratio - k) * np.float32(INDEX_SHARES)) + (1 << COUNT_SHIFT)
+        for j in range(len(x)):
+            bucket = (leading[j] >> INDEX_SHIFT) - INDEX_FIRST
+            positive = 1 if x[j] > 0 else 0
+            # No step is so fine that the last is passed; but then a tally would be, too.
+            symbol[j] = min(max(2 * bucket - positive, 0), INDEX_SYMBOLS - 1)
+        whole = len(x) // 4 * 4
+        for j in range(0, whole, 4):
+            apart[0, symbol[j]] += sums[j]
+            apart[1, symbol[j + 1]] += sums[j + 1]
+            apart[2, symbol[j + 2]] += sums[j + 2]
+            apart[3, symbol[j + 3]] += sums[j + 3]
+        for j in range(whole, len(x)):
+            apart[0, symbol[j]] += sums[j]
+    for table in range(4):
+        for j in range(INDEX_SYMBOLS):
+            tallies[j] += apart[table, j]
+
+
+# These two are also run as they are, on lists.
+
+
+def push_loop(symbols: Any, widths: Any, starts: Any, states: Any, words: Any, end: Any) -> None:
+    lane = len(states) - 1
+    at = 0
+    for i in range(len(symbols) - 1, -1, -1):
+        symbol = symbols[i]
+        width = widths[symbol]
+        state = states[i & lane]
+        # No branch, which no processor could foresee: each word stays only where it is one.
+        words[at] = state & 0xFFFF
+        full = 1 if state >= width << RANS_SPARE_BITS else 0
+        at += full
+        state >>= full << 4
+        # Exact: the quotient is off by less than what is between it and the next whole number.
+        whole = int(state / width)
+        states[i & lane] = (whole << RANS_BITS) + (state - whole * width) + starts[symbol]
+    end[0] = at
+
+
+def pop_loop(
+    found: Any, owners: Any, widths: Any, starts: Any, states: Any, words: Any, end: Any
+) -> None:
+    lane = len(states) - 1
+    at = end[0]
+    for i in range(len(found)):
+        state = states[i & lane]
+        slot = state & (1 << RANS_BITS) - 1
+        symbol = owners[slot]
+        state = (state >> RANS_BITS) * widths[symbol] + slot - starts[symbol]
+        if state < RANS_LOW and at > 0:
+            at -= 1
+            state = state << 16 | words[at]
+        states[i & lane] = state
+        found[i] = symbol
+    end[0] = at
+
+
+def _late(symbols: Any, first: Any, where: Any, count: Any) -> None:
+    found = 0
+    for start in range(0, len(symbols), PIECE):
+        piece = symbols[start : start + PIECE]
+        # Mostly there are few or none: one wide comparison tells.
+        top = np.uint16(0)
+        for j in range(len(piece)):
+            top = max(top, piece[j])
+        if top >= first:
+            for j in range(len(piece)):
+                where[found] = start + j
+                found += 1 if piece[j] >= first else 0
+    count[0] = found
+
+
+def _spread(symbols: Any, table: Any, out: Any, add: Any) -> None:
+    if add:
+        for j in range(len(out)):
+            out[j] += table[symbols[j]]
+    else:
+        for j in range(len(out)):
+            out[j] = table[symbols[j]]
+
+
 # Compiling
 
 _seen = 0  # elements of vectors that were not worth loading for
 _loaded: dict[str, Callable[..., None]] = {}
-_SOURCES = {"quantize": _quantize, "expand": _expand, "survey": _survey}
+_SOURCES = {
+    "quantize": _quantize,
+    "expand": _expand,
+    "survey": _survey,
+    "index": _index,
+    "push": push_loop,
+    "pop": pop_loop,
+    "late": _late,
+    "spread": _spread,
+}
 
 
 def _kernel(name: str) -> Callable[..., None]:
@@ -380,6 +569,23 @@ def _signature(name: str, types: Any) -> Any:
     floats = read(types.float32)
     if name == "survey":
         return types.void(floats, integer, written(types.float64, 2))
+    if name == "index":
+        tallies = written(types.int64)
+        return types.void(floats, types.float32, written(types.uint16), tallies)
+    if name == "spread":
+        return types.void(read(types.uint16), floats, written(types.float32), types.boolean)
+    integers = read(types.int64)
+    symbols = read(types.uint16)
+    states = written(types.int64)
+    if name == "late":
+        return types.void(symbols, integer, written(types.int64), written(types.int64))
+    if name == "push":
+        words = written(types.uint16)
+        return types.void(symbols, integers, integers, states, words, written(types.int64))
+    if name == "pop":
+        found = written(types.uint16)
+        end = written(types.int64)
+        return types.void(found, symbols, integers, integers, states, symbols, end)
     if name == "expand":
         return types.void(
             *(read(types.uint8), integer, read(types.uint64), floats, integer),
@@ -399,6 +605,13 @@ def _numba() -> Any:
     except ImportError:
         return None
     return None if numba.config.DISABLE_JIT else numba
+
+
+@functools.lru_cache(maxsize=64)
+def _pairs(levels: bytes, bits: int) -> NDArray[np.uint64]:
+    """What each byte stands for, two levels in a number; codes without one have the last one's."""
+    table = np.frombuffer(levels, np.float32).take(_codes_of_bytes(bits), mode="clip")
+    return table.reshape(-1).view(np.uint64)
 
 
 @functools.cache

@@ -1,6 +1,7 @@
 """Errors a user can act on. The command line prints them as one line and exits with 2."""
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -28,9 +29,24 @@ class RunError(FedwsqError):
     """A run directory that is in use, already taken, damaged or from another version."""
 
 
+def disk_is_full(error: OSError) -> bool:
+    """Whether nothing more can be written: no space, or no more of what a user may have."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 def did_you_mean(word: object, known: Iterable[object]) -> str:
     """The end of an error about an unknown word: the known one that is most like it, if any is."""
-    close = difflib.get_close_matches(str(word), map(str, known), n=1)
-    if not close:
-        return ""
-    return f"; did you mean {close[0]}?"
+    close = nearest(word, known)
+    return f"; did you mean {close}?" if close else ""
+
+
+def nearest(word: object, known: Iterable[object]) -> str:
+    """The known word that is most like this one, in whatever case; "" when none is like it."""
+    by_folded = {str(each).casefold(): str(each) for each in known}
+    folded = str(word).casefold()
+    close = difflib.get_close_matches(folded, by_folded)
+    # Letters in the wrong order before a wrong letter: `fedwqs` is fedwsq, not fedws.
+    swapped = [each for each in close if sorted(each) == sorted(folded)]
+    for each in swapped or close:
+        return by_folded[each]
+    return ""

@@ -43,7 +43,11 @@ def npz(path: str = "", test: float = 0.2, classes: int = 0) -> Dataset:
         raise ConfigError(
             f"classes is {classes}, must be 0 (as many as occur) or the number of classes"
         )
-    file = _load(Path(path).expanduser())
+    return from_arrays(_load(Path(path).expanduser()), test, classes)
+
+
+def from_arrays(file: File, test: float = 0.2, classes: int = 0) -> Dataset:
+    """The data set of arrays by name, as `npz` has them."""
     if "x_train" in file.arrays:
         train, tested, groups = _as_given(file)
     else:

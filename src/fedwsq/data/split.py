@@ -34,7 +34,7 @@ class Split:
         self.offsets = torch.as_tensor(offsets, dtype=torch.int64)  # [clients + 1]
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return self.offsets.numel() - 1
 
     def __getitem__(self, client: int) -> Tensor:
         if not 0 <= client < len(self):

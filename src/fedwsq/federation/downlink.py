@@ -14,7 +14,13 @@ from fedwsq.core.errors import MessageError
 from fedwsq.core.tree import add, sub
 from fedwsq.core.types import Key, Vectors
 from fedwsq.wire import Downlink, Kind, Line, Link, Message, Packets, Schema, decode, encode
-from fedwsq.wire.message import EVERYONE, MAX_VECTORS, float32_bytes
+from fedwsq.wire.message import (
+    EVERYONE,
+    MAX_VECTORS,
+    float32_bytes,
+    order_bytes,
+    vectors_bytes,
+)
 
 MAX_DIFFERENCES = MAX_VECTORS // 2  # that an order carries at most
 FLOAT32 = (32.0,)
@@ -34,6 +40,9 @@ class Parcel(NamedTuple):
     body: bytes = b""  # another broadcast in place of the round's
 
 
+NOTHING_MORE = Parcel()
+
+
 @dataclass(frozen=True)
 class Broadcast:
     """What all clients of a round receive."""
@@ -42,9 +51,12 @@ class Broadcast:
     float32_bytes: int  # how long it would be with every tensor in float32
     public: PublicModel | None = None  # what the next broadcast builds on
 
-    def parcel(self, order: Message) -> Parcel:
-        """A whole model is the same for everyone."""
-        return Parcel()
+    def parcel(self, key: Key, accepted: int) -> Parcel:
+        """What a client needs whose reply of round `accepted` was the last to count.
+
+        A whole model is the same for everyone.
+        """
+        return NOTHING_MORE
 
 
 class Way(Protocol):
@@ -107,13 +119,13 @@ class ChainBroadcast(Broadcast):
     earlier: Mapping[int, Packets] = field(default_factory=dict)  # the differences of past rounds
     schema: Schema = field(default_factory=lambda: Schema({}))
 
-    def parcel(self, order: Message) -> Parcel:
+    def parcel(self, key: Key, accepted: int) -> Parcel:
         """The differences that the client missed, or the whole model where that is shorter."""
-        missed = _missed(self.earlier, order.accepted, order.key.round)
+        missed = _missed(self.earlier, accepted, key.round)
         if missed is None:
             return Parcel(body=self.whole)
-        head = encode(replace(order, packets=missed), self.schema)
-        if len(head) + len(self.body) >= len(self.whole):
+        head = order_bytes(1) + vectors_bytes(missed, self.schema)
+        if head + len(self.body) >= len(self.whole):
             return Parcel(body=self.whole)
         return Parcel(missed)
 

@@ -4,7 +4,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fedwsq.core.errors import MessageError
@@ -14,8 +14,8 @@ from fedwsq.federation.charter import Charter
 from fedwsq.federation.spool import Spool
 from fedwsq.plan import WEIGH
 from fedwsq.transports import Answer, Failure, Order
-from fedwsq.wire import Kind, Message, Shared, SideValues, decode
-from fedwsq.wire.message import float32_bytes
+from fedwsq.wire import Kind, Message, Shared, SideValues, Sums, decode
+from fedwsq.wire.message import float32_bytes, float32_reply_bytes
 
 MIN_WEIGHT = 1e-6  # a client has at least one example; far less would make the mean overflow
 
@@ -41,7 +41,8 @@ class Folded:
     replies: list[Message] = field(default_factory=list)  # those let in, without their packets
     failures: dict[int, str] = field(default_factory=dict)  # client -> why
     forgot: list[int] = field(default_factory=list)  # clients that lost their memory
-    lengths: dict[int, int] = field(default_factory=dict)  # client -> bytes of its reply
+    # client -> bytes of its reply, let in or not: they were paid for
+    lengths: dict[int, int] = field(default_factory=dict)
     float32_bytes: int = 0  # the same replies with every tensor in float32
     seconds: float = 0.0
 
@@ -89,6 +90,7 @@ class Fold:
         self.shared = shared
         self.spool = spool
         self.folded = Folded({vector: zeros_like(like) for vector in charter.plan.algorithm.sends})
+        self._sums = Sums(charter.uplink, self.folded.vectors)
         self._turn = deque(assignments)
 
     def take(self, answer: Answer) -> None:
@@ -108,6 +110,7 @@ class Fold:
         """Fold what still waits: someone before them never answered."""
         for client in self._turn:
             self._add(client)
+        self._sums.settle()
         return self.folded
 
     def _has_answered(self, client: int) -> bool:
@@ -121,25 +124,28 @@ class Fold:
             return
         began = time.perf_counter()
         payload = self.spool.pop(client)
+        folded.lengths[client] = len(payload)
         try:
             message = self._read(payload, self.assignments[client])
         except MessageError as error:
             folded.failures[client] = f"MessageError: {error}"
+            # It would have been refused in float32 too, and been as long as any other.
+            sends = self.charter.plan.algorithm.sends
+            folded.float32_bytes += float32_reply_bytes(sends, self.charter.schema)
             return
         if message.kind == Kind.FORGOT:
             folded.forgot.append(client)
+            folded.float32_bytes += len(payload)
             folded.failures[client] = "it lost its memory of earlier rounds and starts anew"
             return
 
         weight = WEIGH[self.charter.plan.aggregation](message.weight, message.error)
-        self.charter.uplink.accumulate(
-            message.packets, self.shared, message.key, folded.vectors, weight
-        )
+        self._sums.add(message.packets, self.shared, message.key, weight)
         folded.weight += weight
-        folded.lengths[client] = len(payload)
         folded.float32_bytes += float32_bytes(message, self.charter.schema)
         self._keep_sides(message)
-        folded.replies.append(replace(message, packets={}))
+        message.packets.clear()  # it is our own, and has done its work
+        folded.replies.append(message)
         folded.seconds += time.perf_counter() - began
 
     def _read(self, payload: bytes, asked: Assignment) -> Message:

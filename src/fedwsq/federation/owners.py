@@ -165,7 +165,7 @@ class SplitClients:
         return split[client]
 
     def _shard(self, chosen: Tensor) -> Shard:
-        x, y = self.dataset.train.take(self.kept[chosen])
+        x, y = self.dataset.train.take(self.kept.index_select(0, chosen))
         return Shard(x, y, self.format.mean, self.format.std, self.format.augment)
 
 

@@ -30,7 +30,7 @@ from fedwsq.plan import Plan
 from fedwsq.transports import Order, Transport
 from fedwsq.wire import Kind, Message, Shared, encode
 from fedwsq.wire.channels import compute_seconds, download_seconds
-from fedwsq.wire.message import EVERYONE, order_bytes
+from fedwsq.wire.message import EVERYONE, order_bytes, vectors_bytes
 
 Progress = Callable[[int, int], None]  # clients done, clients asked
 
@@ -142,41 +142,40 @@ class Server:
     ) -> dict[int, Assignment]:
         """An order for each client, in client order; who is granted no bits sits the round out."""
         assignments: dict[int, Assignment] = {}
+        schema = self.charter.schema
+        sends = self.plan.algorithm.sends
         for client, channel in channels.items():
-            message = Message(
-                Kind.ORDER,
-                Key(self.plan.seed, before.round + 1, client),
-                before.run,
-                # Random, not derived: a reply to an earlier attempt at this round must not pass
-                # for a new one.
-                nonce=secrets.token_bytes(16),
-                agreement=self.charter.digest,
-                accepted=int(before.accepted[client]),
-                rates=(1.0,),
-            )
-            parcel = sent.parcel(message)
+            key = Key(self.plan.seed, before.round + 1, client)
+            accepted = int(before.accepted[client])
+            parcel = sent.parcel(key, accepted)
             body = len(parcel.body or sent.body)
             examples = self.census.examples(client)
             steps = None if examples is None else self.plan.training.steps(examples)
 
             ready = 0.0  # when the client can begin to upload
             if channel is not None:
-                head = len(encode(replace(message, packets=parcel.packets), self.charter.schema))
+                # Bits are not granted yet: as long as an order with one rate for all.
+                head = order_bytes(1) + vectors_bytes(parcel.packets, schema)
                 ready = download_seconds(channel, body + head) + compute_seconds(
                     channel, steps or 0
                 )
-            sends = self.plan.algorithm.sends
-            granted = self.charter.uplink.grant(message.key, channel, before.shared, sends, ready)
+            granted = self.charter.uplink.grant(key, channel, before.shared, sends, ready)
             if granted is None:
                 continue
 
-            message = replace(message, rates=granted)
-            order = Order(
-                message.key,
-                encode(replace(message, packets=parcel.packets), self.charter.schema),
-                parcel.body,
-                cost=examples or 0,
+            message = Message(
+                Kind.ORDER,
+                key,
+                before.run,
+                # Random, not derived: a reply to an earlier attempt at this round must not pass
+                # for a new one.
+                nonce=secrets.token_bytes(16),
+                agreement=self.charter.digest,
+                accepted=accepted,
+                rates=granted,
+                packets=parcel.packets,
             )
+            order = Order(key, encode(message, schema), parcel.body, cost=examples or 0)
             assignments[client] = Assignment(
                 message,
                 order,

@@ -31,7 +31,17 @@ from fedwsq.federation.owners import (
 from fedwsq.plan import Plan
 from fedwsq.training import LocalTask, learning_rates
 from fedwsq.transports import Order
-from fedwsq.wire import Kind, Message, Packets, Sent, Shared, decode, encode, kind_of
+from fedwsq.wire import (
+    Kind,
+    Message,
+    Opened,
+    Packets,
+    Sent,
+    Shared,
+    decode,
+    encode,
+    open_message,
+)
 
 
 class Received(NamedTuple):
@@ -40,7 +50,9 @@ class Received(NamedTuple):
     run: bytes
     round: int
     shared: Shared
-    vectors: Vectors  # {} when it carries differences, which only a client's own copy gives meaning
+    # On this site's device; {} when it carries differences, which only a client's own copy gives
+    # meaning.
+    vectors: Vectors
     differences: Packets
 
 
@@ -82,15 +94,15 @@ class Site:
             Kind.SCORE: self._score,
             Kind.HELLO: self._greet,
         }
-        kind = kind_of(order.head)
-        if kind not in kinds:
-            raise MessageError(f"message is of kind {kind.name.lower()}, expected order")
-        reply = kinds[kind](order.body or body, order.head)
+        head = open_message(order.head)
+        if head.kind not in kinds:
+            raise MessageError(f"message is of kind {head.kind.name.lower()}, expected order")
+        reply = kinds[head.kind](order.body or body, head)
         return encode(reply, self.charter.schema)
 
     # Training.
 
-    def _train(self, body: bytes | memoryview, head: bytes) -> Message:
+    def _train(self, body: bytes | memoryview, head: Opened) -> Message:
         """Train for one client and answer with its coded update."""
         received = self.receive(body)
         order = self._read_order(head, Kind.ORDER, received)
@@ -100,7 +112,7 @@ class Site:
             memory = self._recall(order)
         except MemoryLost:
             return replace(_answer_to(order, Kind.FORGOT), agreement=self.charter.digest)
-        start = self._here(self._start(received, order, memory))
+        start = self._start(received, order, memory)
         algorithm = self.charter.plan.algorithm
         state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
         update, state = algorithm.client_update(start, state, task)
@@ -116,15 +128,19 @@ class Site:
             state = algorithm.settle(state, self._here(decoded))
         self._remember(order, ClientMemory(state, _kept(sent), start))
         metrics = {"train_seconds": trained - began, "codec_seconds": coded - trained}
-        return replace(
-            _answer_to(order, Kind.REPLY),
+        return Message(
+            Kind.REPLY,
+            order.key,
+            order.run,
+            order.nonce,
+            order.agreement,
             weight=update.weight,
             error=sent.error,
             metrics={**update.metrics, **metrics},
             packets=sent.packets,
         )
 
-    def _read_order(self, head: bytes, kind: Kind, received: Received) -> Message:
+    def _read_order(self, head: Opened, kind: Kind, received: Received) -> Message:
         """An order that belongs to the broadcast that came with it."""
         order = decode(head, self.charter.schema, kind, received.run)
         self.charter.require(order)
@@ -144,7 +160,7 @@ class Site:
         message = decode(body, charter.schema, Kind.BROADCAST)
         charter.require(message)
         charter.uplink.check_states(message.states, charter.plan.algorithm.sends)
-        vectors = self.way.read(message, self._sent_down)
+        vectors = self._here(self.way.read(message, self._sent_down))
         differences = {} if vectors else message.packets
         received = Received(message.run, message.key.round, message.states, vectors, differences)
         self._training.put(body, received)
@@ -172,7 +188,7 @@ class Site:
         """
         if received.vectors:
             return received.vectors
-        return self.way.rebuild(order, received.differences, memory.model)
+        return self._here(self.way.rebuild(order, received.differences, memory.model))
 
     def _here(self, vectors: Vectors) -> Vectors:
         """Vectors on the device that this site computes on."""
@@ -208,7 +224,7 @@ class Site:
 
     # Other work.
 
-    def _evaluate(self, body: bytes | memoryview, head: bytes) -> Message:
+    def _evaluate(self, body: bytes | memoryview, head: Opened) -> Message:
         """Score the broadcast model on the client's own test examples."""
         order = self._load_to_score(body, head, Kind.EVALUATE)
         batches = batches_of(self.data.test_shard(order.key.client))
@@ -216,7 +232,7 @@ class Site:
         text = write_scores(total(scores)) if scores else "[0, 0.0, 0.0, [], []]"
         return replace(_answer_to(order, Kind.SCORES), text=text)
 
-    def _score(self, body: bytes | memoryview, head: bytes) -> Message:
+    def _score(self, body: bytes | memoryview, head: Opened) -> Message:
         """Score the broadcast model on one batch of the server's data."""
         if self.test is None:
             raise MessageError("the server's test data is not here")
@@ -224,7 +240,7 @@ class Site:
         scores = self.scorer.score(self.test.batch(order.key.client))
         return replace(_answer_to(order, Kind.SCORES), text=write_scores(scores))
 
-    def _load_to_score(self, body: bytes | memoryview, head: bytes, kind: Kind) -> Message:
+    def _load_to_score(self, body: bytes | memoryview, head: Opened, kind: Kind) -> Message:
         charter = self.charter
         received = self._scoring.get(body)
         if received is None:
@@ -237,7 +253,7 @@ class Site:
         self.scorer.load(received.vectors["params"])
         return order
 
-    def _greet(self, body: bytes | memoryview, head: bytes) -> Message:
+    def _greet(self, body: bytes | memoryview, head: Opened) -> Message:
         """Compare the server's settings with ours, and introduce the client."""
         hello = decode(head, None, Kind.HELLO)
         try:

@@ -134,7 +134,7 @@ def standardize_scaled(model: M, gamma: float = GAMMA_RELU, variance: Variance =
     if not changed:
         raise ConfigError(
             "the model has no layer to standardize: scaled weight standardization takes Conv1d, "
-            "Conv2d and Conv3d with a fan-in of 3 or more"
+            "Conv2d and Conv3d with a fan-in of 3 or more; for a run say model.standardize=none"
         )
     return model
 

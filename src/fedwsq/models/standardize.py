@@ -147,7 +147,7 @@ def standardize(
         raise ConfigError(
             "the model has no layer to standardize: weight standardization takes Conv1d, Conv2d, "
             "Conv3d (and Linear when `select` chooses it) with a fan-in of 3 or more that is not "
-            "standardized yet"
+            "standardized yet; for a run say model.standardize=none"
         )
     return model
 

@@ -1,14 +1,34 @@
 """The frozen settings of a run: what they are, how TOML becomes them, published methods by name."""
 
-from fedwsq.plan.aggregation import WEIGH, Aggregation
-from fedwsq.plan.build import Overrides, load_plan, make_plan
-from fedwsq.plan.document import methods_document
-from fedwsq.plan.dump import dump_plan, plan_digest, plan_settings
-from fedwsq.plan.methods import METHODS, Method
-from fedwsq.plan.paths import PLACES, locate, places
-from fedwsq.plan.read import parse_override, read_config, shipped_configs
-from fedwsq.plan.settings import BuildModel, DataPlan, LoadData, ModelPlan, Plan, SplitData
-from fedwsq.plan.tables import TABLES
+import typing
+
+from fedwsq.core import lazy
+
+# Methods and shipped configs are plain data, to be had without torch. As in `fedwsq/__init__.py`.
+_HOMES = {
+    "fedwsq.plan.aggregation": "WEIGH Aggregation",
+    "fedwsq.plan.build": "Overrides load_plan make_plan",
+    "fedwsq.plan.document": "methods_document",
+    "fedwsq.plan.dump": "dump_plan entry_settings plan_digest plan_settings",
+    "fedwsq.plan.methods": "METHODS Method",
+    "fedwsq.plan.paths": "PLACES locate places",
+    "fedwsq.plan.read": "parse_override parse_overrides read_config shipped_configs",
+    "fedwsq.plan.settings": "BuildModel DataPlan LoadData ModelPlan Plan SplitData",
+    "fedwsq.plan.tables": "TABLES",
+}
+
+if typing.TYPE_CHECKING:
+    from fedwsq.plan.aggregation import WEIGH, Aggregation
+    from fedwsq.plan.build import Overrides, load_plan, make_plan
+    from fedwsq.plan.document import methods_document
+    from fedwsq.plan.dump import dump_plan, entry_settings, plan_digest, plan_settings
+    from fedwsq.plan.methods import METHODS, Method
+    from fedwsq.plan.paths import PLACES, locate, places
+    from fedwsq.plan.read import parse_override, parse_overrides, read_config, shipped_configs
+    from fedwsq.plan.settings import BuildModel, DataPlan, LoadData, ModelPlan, Plan, SplitData
+    from fedwsq.plan.tables import TABLES
+else:
+    __getattr__ = lazy.lazily(__name__, _HOMES)
 
 __all__ = [
     "METHODS",
@@ -25,11 +45,13 @@ __all__ = [
     "Plan",
     "SplitData",
     "dump_plan",
+    "entry_settings",
     "load_plan",
     "locate",
     "make_plan",
     "methods_document",
     "parse_override",
+    "parse_overrides",
     "places",
     "plan_digest",
     "plan_settings",

@@ -5,7 +5,6 @@ its other keys are that entry's fields. The bare name will do where the defaults
 `"my_lab.fedx:FedX"` reaches code outside the package.
 """
 
-import difflib
 import inspect
 import math
 import types
@@ -14,17 +13,19 @@ from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
-from fedwsq.codecs import Codec
-from fedwsq.core.errors import ConfigError, did_you_mean
+from fedwsq.codecs import Codec, Fixed
+from fedwsq.core.errors import ConfigError, did_you_mean, nearest
 from fedwsq.core.recipe import Recipe
 from fedwsq.plan.merge import merge
-from fedwsq.plan.read import Settings, parse_override, read_config
+from fedwsq.plan.read import Settings, parse_overrides, read_config
 from fedwsq.plan.settings import Plan
 from fedwsq.plan.tables import SHORTHANDS, TABLES, find_entry, name_of
 from fedwsq.wire import Link
 
 Hints: TypeAlias = dict[str, Any]  # the type of each setting
 Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]  # by dotted key, or `key=value` words
+
+USUAL_BITS = 4  # as methods by name have it that code their updates
 
 # How an error calls the types that TOML has.
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
@@ -46,7 +47,7 @@ def make_plan(settings: Mapping[str, Any], overrides: Overrides = ()) -> Plan:
     if isinstance(overrides, Mapping):
         by_key = dict(overrides)
     else:
-        by_key = dict(map(parse_override, overrides))
+        by_key = parse_overrides(overrides)
     plan: Plan = _build(Plan, merge(settings, by_key), "")
 
     # Only now is it known which codec the bits are for.
@@ -57,7 +58,15 @@ def make_plan(settings: Mapping[str, Any], overrides: Overrides = ()) -> Plan:
     return plan
 
 
-# Bits of a codec that has no choice of them.
+# The bits of a codec: none were given, or it has no choice of them.
+
+
+def _usual_bits(codec: Codec) -> Fixed:
+    """For a codec that is named without bits: its only rate, else 4 bits or what is nearest."""
+    rates = codec.rates
+    if USUAL_BITS in rates:
+        return Fixed(USUAL_BITS)
+    return Fixed(min(rates.listed, key=lambda rate: abs(rate - USUAL_BITS)))
 
 
 def _require_bits(direction: str, link: Link, given: Iterable[object]) -> None:
@@ -147,6 +156,8 @@ def _dataclass(target: Any, settings: Settings, where: str, owner: str) -> Any:
         elif kind in TABLES and isinstance(settings.get(f.name), Mapping):
             settings[f.name] = _named(f, kind, settings[f.name])
     values |= _known(own, settings, where, owner)
+    if issubclass(target, Link) and "codec" in values:
+        values.setdefault("bits", _usual_bits(values["codec"]))
 
     # A dataclass checks its fields without knowing where in a plan it stands.
     try:
@@ -256,8 +267,8 @@ def _elsewhere(key: str, place: str) -> str:
     """A hint when the key exists in another table: `alpha` -> data.partition.alpha."""
     every = (*_keys(Plan()), *COMMON)
     leaves = {path.rpartition(".")[2]: path for path in every if path != place}
-    close = difflib.get_close_matches(key, leaves, n=1)
-    return f"; did you mean {leaves[close[0]]}?" if close else ""
+    close = nearest(key, leaves)
+    return f"; did you mean {leaves[close]}?" if close else ""
 
 
 def _keys(value: Any, prefix: str = "") -> Iterator[str]:

@@ -20,6 +20,12 @@ def plan_settings(plan: Plan) -> Settings:
     return settings
 
 
+def entry_settings(kind: Any, entry: object) -> Settings:
+    """The settings of one entry of a table, its name included: `entry_settings(Codec, Danuq())`."""
+    settings: Settings = _dump(kind, entry)
+    return settings
+
+
 def dump_plan(plan: Plan) -> str:
     """The plan as TOML; `load_plan` of it gives the plan back."""
     return tomli_w.dumps(plan_settings(plan))

@@ -1,6 +1,7 @@
 """What people write: a config file, the name of a shipped one, `key=value` on a command line."""
 
 import tomllib
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,6 +33,20 @@ def read_config(config: str | Path) -> Settings:
         raise ConfigError(f"cannot read config {path}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+
+
+def parse_overrides(words: Iterable[str]) -> Settings:
+    """`key=value` words by key, each of which may be given once."""
+    found: Settings = {}
+    given: dict[str, str] = {}
+    for word in words:
+        key, value = parse_override(word)
+        # The last would win in silence, and the first is as likely to be the one that was meant.
+        if key in given:
+            raise ConfigError(f"{key} is given twice, {given[key]} and {word}; keep one of them")
+        given[key] = word
+        found[key] = value
+    return found
 
 
 def parse_override(text: str) -> tuple[str, Any]:

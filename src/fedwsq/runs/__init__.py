@@ -2,7 +2,9 @@
 
 from fedwsq.runs.backend import Backend, BackendFactory, Machine, Opened
 from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
-from fedwsq.runs.run import Run, run
+from fedwsq.runs.program import run
+from fedwsq.runs.result import Result
+from fedwsq.runs.run import Run, forecast
 from fedwsq.runs.summary import Summary
 
 __all__ = [
@@ -10,8 +12,10 @@ __all__ = [
     "BackendFactory",
     "Machine",
     "Opened",
+    "Result",
     "Run",
     "Summary",
+    "forecast",
     "load_snapshot",
     "run",
     "save_snapshot",

@@ -1,7 +1,8 @@
 """Where a run's clients live: in this process, in worker processes, or elsewhere."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -13,6 +14,8 @@ from fedwsq.federation.evaluator import Evaluator, SharedEvaluator
 from fedwsq.federation.owners import Census
 from fedwsq.federation.simulation import SitePool, simulate
 from fedwsq.plan import Plan
+from fedwsq.runs.failures import Watch, Watched
+from fedwsq.runs.trial import try_out
 from fedwsq.transports import Transport
 
 
@@ -28,6 +31,14 @@ class Opened(NamedTuple):
 
     transport: Transport
     evaluator: Evaluator | None
+
+    def watched(self, watches: Sequence[Watch]) -> "Opened":
+        """The same, with somebody told of every failure of a client or of the evaluation."""
+        transport = Watched(self.transport, watches)
+        evaluator = self.evaluator
+        if isinstance(evaluator, SharedEvaluator):
+            evaluator = replace(evaluator, transport=transport)
+        return Opened(transport, evaluator)
 
 
 class Backend(Protocol):
@@ -49,6 +60,10 @@ class Backend(Protocol):
         """What accuracy is measured on."""
         ...
 
+    def try_out(self) -> None:
+        """Find out what cannot work, as far as that can be told here; `ConfigError` if so."""
+        ...
+
     def open(self, store: Path) -> Opened:
         """Set out. `store` is where clients of this machine keep what they remember."""
         ...
@@ -67,6 +82,9 @@ class Simulated:
         self.census = self.simulation.census
         self.data_digest = self.simulation.clients.digest
         self.evaluated_on = self.simulation.test.name
+
+    def try_out(self) -> None:
+        try_out(self.simulation, self.machine.device)
 
     def open(self, store: Path) -> Opened:
         transport: Transport

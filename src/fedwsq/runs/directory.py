@@ -1,8 +1,9 @@
 """The files of a run directory: who may write there, and its rows."""
 
+import itertools
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -18,6 +19,32 @@ def require_free(folder: Path) -> None:
         raise RunError(
             f"{folder} already holds a run; go on with it (fedwsq resume) or choose another --out"
         )
+
+
+def free_folder(name: str) -> Path:
+    """The first of runs/NAME-1, runs/NAME-2, ... that is not there yet, and now is."""
+    for number in itertools.count(1):
+        folder = Path("runs", f"{name}-{number}")
+        # Made at once, not only looked for: another run may be starting.
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError("numbers do not end")
+
+
+@contextmanager
+def folder_for(out: str | Path | None, name: str) -> Iterator[Path]:
+    """`out`, or a numbered folder of its own, which goes again when nothing came of it."""
+    folder = free_folder(name) if out is None else Path(out)
+    try:
+        yield folder
+    finally:
+        if out is None:
+            with suppress(OSError):  # it holds something
+                folder.rmdir()
+                folder.parent.rmdir()
 
 
 def make_folder(folder: Path) -> None:

@@ -1,8 +1,10 @@
 """What a reader needs to judge whether another machine would give the same weights."""
 
+import functools
 import json
 import os
 import platform
+import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +28,7 @@ def make_manifest(plan: Plan, config: str, backend: Backend, machine: Machine) -
     return {
         "format": FORMAT,
         "fedwsq": VERSION,
+        "commit": source_commit(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
@@ -98,7 +101,7 @@ def machine_changes(before: Mapping[str, Any], now: Manifest) -> str | None:
     """What makes bit-for-bit equality with an undisturbed run unlikely."""
     said = [
         f"{key} was {before.get(key)} and is {now[key]}"
-        for key in ("fedwsq", "torch", "numpy", "cpu", "device")
+        for key in ("fedwsq", "commit", "torch", "numpy", "cpu", "device")
         if before.get(key) != now[key]
     ]
     if not said:
@@ -107,6 +110,20 @@ def machine_changes(before: Mapping[str, Any], now: Manifest) -> str | None:
         f"the machine has changed ({', '.join(said)}): weights may differ in the last bits from "
         "an undisturbed run"
     )
+
+
+@functools.cache
+def source_commit() -> str:
+    """The commit of the checkout that runs; "" for an installed package."""
+    checkout = Path(__file__).parents[3]
+    if not (checkout / ".git").exists():
+        return ""
+    words = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        found = subprocess.run(words, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""
 
 
 def cpu_name() -> str:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TextIO
 
+from torch import nn
+
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.files import save_tensors, write_atomically
 from fedwsq.core.types import Params
@@ -35,6 +37,8 @@ from fedwsq.runs.backend import (
 )
 from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
 from fedwsq.runs.directory import ROWS, append_row, locked, make_folder, require_free, rewind
+from fedwsq.runs.failures import LOG, Log, Watch, stop_at_once
+from fedwsq.runs.forecast import Forecast, foresee
 from fedwsq.runs.manifest import (
     Manifest,
     machine_changes,
@@ -46,6 +50,7 @@ from fedwsq.runs.summary import Summary, summarize
 from fedwsq.training.local import load
 from fedwsq.training.precision import resolve_precision
 from fedwsq.transports import Recorder
+from fedwsq.transports.blame import printable
 
 MAX_EMPTY_ROUNDS = 3  # without a single reply, in a row: then nobody will ever answer
 Listener = Callable[[RoundRecord], None]
@@ -88,13 +93,10 @@ class Run:
         backend: BackendFactory = Simulated,
     ) -> Iterator["Run"]:
         """A new run in `folder`, which must not hold one."""
-        chosen = resolve_device(device)
-        precision = resolve_precision(plan.training.precision, chosen)
-        plan = replace(plan, training=replace(plan.training, precision=precision))
-        plan = locate(plan)
+        plan, machine = settle_on(plan, workers, device)
         require_free(folder)
-        machine = Machine(chosen, default_workers(workers, plan, chosen))
         run = cls(folder, plan, machine, backend=backend)
+        run.backend.try_out()
         make_folder(folder)
         with locked(folder):
             require_free(folder)  # again: building takes a while, and another may have been quicker
@@ -153,12 +155,17 @@ class Run:
         listeners: Sequence[Listener] = (),
         progress: Progress | None = None,
         keep_messages: bool = False,
+        debug: bool = False,
     ) -> Summary:
         """Run the remaining rounds, telling the listeners of each.
 
-        Ctrl-C saves what is complete and is passed on.
+        Ctrl-C saves what is complete and is passed on; so does the first failure with `debug`.
         """
-        transport, evaluator = self.backend.open(self.folder / "clients")
+        watches: list[Watch] = [Log(self.folder)]
+        if debug:
+            watches.append(stop_at_once)
+        opened = self.backend.open(self.folder / "clients")
+        transport, evaluator = opened.watched(watches)
         with closing(transport), open(self.folder / ROWS, "a") as rows:
             server = Server(
                 self.charter,
@@ -179,11 +186,19 @@ class Run:
                 self._save()
         self._require_replies(whole=True)
         self._export("model.safetensors", self._committed)
+        write_atomically(self.folder / "summary.json", self.summary().text().encode())
         return self.summary()
 
     def summary(self) -> Summary:
         """The totals of all rows so far."""
-        return summarize(self.records, self._committed)
+        return summarize(self.records, self._committed, self.plan)
+
+    def model(self) -> nn.Module:
+        """The network as it now is, plain: standardization is folded into its weights.
+
+        It takes what the run's data is normalized to, and is in evaluation mode on the CPU.
+        """
+        return bake(self._network(self._committed)).cpu().eval()
 
     def manifest(self) -> Manifest:
         made = make_manifest(self.plan, self.digest, self.backend, self.machine)
@@ -210,9 +225,11 @@ class Run:
         if not enough or any(row.replied for row in recent):
             return
         nobody = "no client was asked: the bit policy let all sit out"
-        reason = next(iter(recent[-1].failures.values()), nobody)
+        reason = printable(next(iter(recent[-1].failures.values()), nobody))
         rounds = f"{len(recent)} rounds in a row" if len(recent) > 1 else "one round"
-        raise RunError(f"{rounds} without a reply; the last reason was: {reason}")
+        where = self.folder / LOG
+        more = f"; whole tracebacks are in {where}" if where.exists() else ""
+        raise RunError(f"{rounds} without a reply; the last reason was: {reason}{more}")
 
     def _reached(self) -> bool:
         goal = self.plan.stop_at_accuracy
@@ -226,11 +243,31 @@ class Run:
 
     def _export(self, name: str, snapshot: Snapshot) -> None:
         """Write the model as a plain `state_dict`: standardization is folded into the weights."""
-        model = copy.deepcopy(self.charter.model.network)
-        load(model, snapshot.server["params"])
+        model = self._network(snapshot)
         metadata = {"round": str(snapshot.round), "config": self.digest, **baked_metadata(model)}
         plain: Params = dict(bake(model).state_dict())
         save_tensors(self.folder / name, plain, metadata)
+
+    def _network(self, snapshot: Snapshot) -> nn.Module:
+        model = copy.deepcopy(self.charter.model.network)
+        load(model, snapshot.server["params"])
+        return model
+
+
+def settle_on(plan: Plan, workers: int, device: str) -> tuple[Plan, Machine]:
+    """What `auto` means here, once and for all, and where this end computes."""
+    chosen = resolve_device(device)
+    precision = resolve_precision(plan.training.precision, chosen)
+    plan = replace(plan, training=replace(plan.training, precision=precision))
+    return locate(plan), Machine(chosen, default_workers(workers, plan, chosen))
+
+
+def forecast(plan: Plan, workers: int = 0, device: str = "auto") -> tuple[Plan, Forecast]:
+    """The plan as a run would have it, and what that would cost; nothing is written."""
+    plan, machine = settle_on(plan, workers, device)
+    simulated = Simulated(plan, machine)
+    simulated.try_out()
+    return plan, foresee(simulated.simulation, machine)
 
 
 def read_plan(folder: Path, manifest: Manifest) -> Plan:
@@ -265,25 +302,3 @@ def with_rounds(plan: Plan, rounds: int) -> Plan:
             'training.schedule = "published" depends on rounds, which cannot change on resume'
         )
     return replace(plan, rounds=rounds)
-
-
-def run(
-    config: Plan | str | Path = "quickstart",
-    overrides: Mapping[str, Any] | Sequence[str] = (),
-    *,
-    out: str | Path,
-    workers: int = 0,
-    device: str = "auto",
-) -> Summary:
-    """Run a plan, a TOML file or a shipped config in the directory `out`; says what it came to.
-
-    `fedwsq.run("quickstart", {"uplink.bits": 1, "rounds": 20}, out="runs/one-bit")`
-    """
-    if isinstance(config, Plan) and overrides:
-        raise ConfigError(
-            "overrides are for a config; a plan is changed with dataclasses.replace before it is "
-            "run"
-        )
-    plan = config if isinstance(config, Plan) else load_plan(config, overrides)
-    with Run.create(plan, Path(out), workers, device) as opened:
-        return opened.go()

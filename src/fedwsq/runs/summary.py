@@ -1,11 +1,13 @@
 """What a run came to."""
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from fedwsq.core.tree import fingerprint
 from fedwsq.federation.record import RoundRecord
 from fedwsq.federation.server import Snapshot
+from fedwsq.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,13 @@ class Summary:
     downlink_factor: float
     total_factor: float
     seconds: float
+    precision: str
+    seed: int
     weights: str
+
+    def text(self) -> str:
+        """As `summary.json` has it."""
+        return json.dumps({**asdict(self), "total_bytes": self.total_bytes}, indent=2) + "\n"
 
     @property
     def total_bytes(self) -> int:
@@ -31,7 +39,7 @@ class Summary:
         return self.uplink_bytes + self.downlink_bytes
 
 
-def summarize(rows: Sequence[RoundRecord], snapshot: Snapshot) -> Summary:
+def summarize(rows: Sequence[RoundRecord], snapshot: Snapshot, plan: Plan) -> Summary:
     """The totals of all rows so far."""
     scored = [row for row in rows if row.accuracy is not None]
     # Of equals the first: by accuracy, then by how early.
@@ -52,5 +60,7 @@ def summarize(rows: Sequence[RoundRecord], snapshot: Snapshot) -> Summary:
         downlink_factor=down_float32 / max(1, down),
         total_factor=(up_float32 + down_float32) / max(1, up + down),
         seconds=sum(row.seconds for row in rows),
+        precision=plan.training.precision,
+        seed=plan.seed,
         weights=fingerprint(snapshot.server["params"]),
     )

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
 from fedwsq.core.types import Key
+from fedwsq.transports.blame import in_one_line, whole
 
 
 class Order(NamedTuple):
@@ -42,6 +43,7 @@ class Failure(NamedTuple):
     key: Key
     reason: str
     lost: bool = False  # it never got to answer: asked again, it might
+    traceback: str = ""  # as Python prints it; "": unknown, as of a client on another machine
 
 
 Answer: TypeAlias = Reply | Failure
@@ -78,9 +80,4 @@ def attempt(serve: Serve, body: bytes | memoryview, order: Order) -> Answer:
     try:
         return Reply(order.key, serve(body, order))
     except Exception as error:
-        return Failure(order.key, in_one_line(error))
-
-
-def in_one_line(error: Exception) -> str:
-    """Rows and the lines of a run have room for no more."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+        return Failure(order.key, in_one_line(error), traceback=whole(error))

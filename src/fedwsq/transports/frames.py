@@ -12,4 +12,4 @@ class Tag:
     BROADCAST = b"B"  # and its length; the descriptor follows
     ORDER = b"O"  # which broadcast, the key, the head
     REPLY = b"R"  # the payload follows in a frame of its own
-    FAILURE = b"F"  # the reason follows
+    FAILURE = b"F"  # the reason follows in a frame, the traceback in another

@@ -8,13 +8,13 @@ is pickled, nothing lives in /dev/shm, and the caller's main module is not impor
 import contextlib
 import math
 import os
+import select
 import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
-from multiprocessing.connection import wait
 from multiprocessing.reduction import send_handle
 from typing import NamedTuple
 
@@ -128,8 +128,12 @@ class Pool:
 
 def _ready(busy: "Mapping[int, Worker]") -> list[int]:
     """Wait for workers that have answered, or died."""
-    pipes = set(wait([worker.pipe for worker in busy.values()]))
-    return [slot for slot, worker in busy.items() if worker.pipe in pipes]
+    # What `multiprocessing.connection.wait` does, at a tenth of its price.
+    poll = select.poll()
+    for worker in busy.values():
+        poll.register(worker.pipe, select.POLLIN)
+    ready = {descriptor for descriptor, _ in poll.poll()}
+    return [slot for slot, worker in busy.items() if worker.pipe.fileno() in ready]
 
 
 class Worker:
@@ -186,13 +190,14 @@ class Worker:
         try:
             tag = self.pipe.recv_bytes()
             payload = self.pipe.recv_bytes()
+            details = self.pipe.recv_bytes() if tag == Tag.FAILURE else b""
         except (EOFError, OSError):
             return None
         now = time.perf_counter()
         self._pace = now - self._since
         self._since = now
         if tag == Tag.FAILURE:
-            return Failure(order.key, payload.decode())
+            return Failure(order.key, payload.decode(), traceback=details.decode())
         return Reply(order.key, payload)
 
     def stop(self) -> str:

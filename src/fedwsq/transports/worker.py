@@ -51,7 +51,9 @@ def _answer(pipe: Connection, serve: Serve, body: memoryview, order: Order) -> N
     answer = attempt(serve, body, order)
     if isinstance(answer, Failure):
         pipe.send_bytes(Tag.FAILURE)
-        pipe.send_bytes(answer.reason.encode())
+        # Text from anywhere may hold what UTF-8 has no bytes for.
+        for text in (answer.reason, answer.traceback):
+            pipe.send_bytes(text.encode(errors="backslashreplace"))
     else:
         pipe.send_bytes(Tag.REPLY)
         pipe.send_bytes(answer.payload)  # by itself: it may be long, and is not copied

@@ -1,28 +1,32 @@
 """A link over the tensors of one model: the one place where algorithm, codec and bits meet."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedwsq.codecs import Codec, Float32
-from fedwsq.codecs.base import AS_ARRAYS, MAX_MAGNITUDE
+from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, flat_values, on_gpu
 from fedwsq.codecs.bits import Request
 from fedwsq.codecs.measure import normal_error
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
-from fedwsq.core.types import Channel, Key, Rate, Vectors
+from fedwsq.core.types import Channel, Key, Params, Rate, Vectors
 from fedwsq.wire.link import SELECTS, Link, as_sent
 from fedwsq.wire.message import ENTRY_BYTES, EVERYONE, Packets, Shared, reply_overhead
 from fedwsq.wire.schema import Schema
 
 T = TypeVar("T")
+EXACT = Float32()
 NOTHING = torch.empty(0)  # the shared state of a tensor that has none
+SMALL = 2**12  # elements; tensors that are exact and no larger are worked on together
+REMEMBERED = 64  # lists of items; a policy may grant something new to every client
 # vector -> tensor -> the side values of every accepted packet
 SideValues = dict[str, dict[str, list[tuple[float, ...]]]]
 
@@ -43,16 +47,53 @@ class Slot(NamedTuple):
     only_rate: Rate | None  # of a codec that has just one
 
 
-class Item(NamedTuple):
-    """One tensor of one vector, on its way."""
+class Packed(NamedTuple):
+    """A tensor in float32."""
+
+    packet: Packet
+    energy: float  # its squared norm
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tensor of one vector at one rate: all that is known before there are values."""
 
     vector: str
     name: str
     codec: Codec
     rate: Rate
+    size: int
+    rows: int
 
     def __str__(self) -> str:
         return f"tensor {self.name} of {self.vector!r}"
+
+    @cached_property
+    def exact(self) -> bool:
+        """Whether it arrives as it was sent."""
+        return isinstance(self.codec, Float32)
+
+    @cached_property
+    def small(self) -> bool:
+        """Whether it costs more to turn to it than to work on it: norms and biases."""
+        # What a subclass makes of its values is its own affair.
+        return type(self.codec) is Float32 and self.size <= SMALL
+
+    @cached_property
+    def head(self) -> tuple[int, Rate, int]:
+        """What its packet must say of itself: codec, rate, how many side values."""
+        return self.codec.wire_id, self.rate, self.sides
+
+    @cached_property
+    def sides(self) -> int:
+        """How many side values its packet has."""
+        return self.codec.side_values(self.size, self.rows)
+
+    @cached_property
+    def lengths(self) -> range:
+        """What its code may have, in bytes."""
+        most = self.codec.max_bytes(self.size, self.rate)
+        return range(most if self.codec.rates.fixed_length else 0, most + 1)
 
     def state(self, shared: Shared) -> Tensor:
         """What both ends share before anything is coded."""
@@ -60,7 +101,7 @@ class Item(NamedTuple):
 
     def seed(self, key: Key) -> int:
         """Where the code's randomness starts: the same at both ends, and sent by nobody."""
-        if isinstance(self.codec, Float32):  # draws nothing, and there are many of them
+        if not self.codec.draws:
             return 0
         return derive(key.seed, "codec", key.round, key.client, self.vector, self.name)
 
@@ -91,6 +132,11 @@ class Line:
             codec = self.link.codec if name in self.coded else self.link.rest
             found.append(Slot(name, codec, codec.rates.only))
         return found
+
+    @cached_property
+    def coded_sizes(self) -> dict[str, int]:
+        """The elements of each tensor that the link's codec takes."""
+        return {name: size for name, size in self.schema.sizes.items() if name in self.coded}
 
     @cached_property
     def lossy(self) -> bool:
@@ -128,7 +174,7 @@ class Line:
             Request(
                 key,
                 channel,
-                {name: size for name, size in self.schema.sizes.items() if name in coded},
+                self.coded_sizes,
                 shared.get("delta", {}),
                 link.codec.rates,
                 lambda rates: self.reply_bytes(rates, vectors),
@@ -163,6 +209,12 @@ class Line:
             tensors += entry_bytes(slot.codec, size, rows, slot.only_rate or asked)
         return reply_overhead(vectors) + len(vectors) * tensors
 
+    def granted_bytes(self, granted: tuple[Rate, ...], vectors: tuple[str, ...]) -> int:
+        """The same for rates as an order carries them."""
+        if len(granted) == 1:
+            return self.reply_bytes(granted[0], vectors)
+        return self.reply_bytes(dict(zip(self.schema.names, granted, strict=True)), vectors)
+
     def mean_bits(self, granted: tuple[Rate, ...]) -> float:
         """Bits a coded parameter at the granted rates; of any parameter where none is coded."""
         if len(granted) == 1:
@@ -189,10 +241,17 @@ class Line:
         """Code every tensor, on top of what was lost before, and measure what the code lost."""
         packets: Packets = {vector: {} for vector in vectors}
         left: Vectors = {vector: {} for vector in vectors} if self.link.error_feedback else {}
+        small = {vector: self._pack_small(vector, vectors[vector]) for vector in vectors}
         lost = 0.0
         energy = 0.0
         for item, x in self._walk(vectors, granted):
-            x = x.detach().to(torch.float32).contiguous()
+            packed = small[item.vector].get(item.name)
+            if packed is not None:
+                packets[item.vector][item.name] = packed.packet
+                energy += packed.energy
+                continue
+
+            x = x.detach().to(torch.float32)
             if residuals and item.name in residuals.get(item.vector, {}):
                 x = x + residuals[item.vector][item.name].to(x.device)
             state = item.state(shared)
@@ -205,11 +264,10 @@ class Line:
                 raise UpdateError(f"{where}: {error}") from None
             packets[item.vector][item.name] = packet._replace(codec=item.codec.wire_id)
 
-            flat = x.view(-1)
-            energy += energy_of(flat)
-            if isinstance(item.codec, Float32):
+            energy += energy_of(x)
+            if item.exact:
                 continue
-            residual = flat.clone()
+            residual = x.flatten().clone()
             item.codec.accumulate(packet, state, seed, residual, -1.0)
             lost += energy_of(residual)
             if self.link.error_feedback:
@@ -217,35 +275,47 @@ class Line:
         lost_share = min(lost / energy, MAX_MAGNITUDE) if energy else 0.0
         return Sent(packets, lost_share, left)
 
+    def _pack_small(self, vector: str, tensors: Params) -> dict[str, Packed]:
+        """The small tensors, as their codec packs them; what is not plainly sane is left to it."""
+        items = [item for item in self.items(vector) if item.small]
+        if not items or on_gpu(tensors[items[0].name]):
+            return {}
+        values = flat_values(torch.cat([tensors[item.name].flatten() for item in items]))
+        squares = np.square(values, dtype=np.float64)
+        code = values.astype("<f4", copy=False).tobytes()
+
+        found: dict[str, Packed] = {}
+        at = 0
+        for item in items:
+            end = at + item.size
+            energy = float(np.add.reduce(squares[at:end]))
+            if energy <= MAX_MAGNITUDE:  # NaN fails too
+                packet = Packet(code[4 * at : 4 * end], (), item.rate, item.size, rows=item.rows)
+                found[item.name] = Packed(packet, energy)
+            at = end
+        return found
+
     # The receiver's end.
 
     def check(self, packets: Packets, vectors: tuple[str, ...], granted: tuple[Rate, ...]) -> None:
         """Refuse packets that this line, asked for these vectors at these rates, does not send."""
         if tuple(packets) != vectors:
             raise MessageError(f"message carries {list(packets)}, expected {list(vectors)}")
+        small: list[bytes] = []
         for item, packet in self._walk(packets, granted):
-            codec = item.codec
-            if packet.codec != codec.wire_id:
-                raise MessageError(
-                    f"{item}: codec id {packet.codec}, this link uses {codec.wire_id}"
-                )
-            if packet.rate != item.rate:
-                raise MessageError(f"{item}: rate {packet.rate:g}, the order was for {item.rate:g}")
-            expected = codec.side_values(packet.numel, packet.rows)
-            if len(packet.side) != expected:
-                raise MessageError(
-                    f"{item}: {len(packet.side)} side values, such a packet has {expected}"
-                )
-            limit = codec.max_bytes(packet.numel, item.rate)
-            exact = codec.rates.fixed_length
-            if len(packet.code) > limit or (exact and len(packet.code) != limit):
-                raise MessageError(
-                    f"{item}: code of {len(packet.code)} bytes, {item.rate:g} bits make {limit}"
-                )
-            try:
-                codec.check(packet)
-            except MessageError as error:
-                raise MessageError(f"{item}: {error}") from None
+            head = (packet.codec, packet.rate, len(packet.side))
+            if head != item.head or len(packet.code) not in item.lengths:
+                raise MessageError(f"{item}: {_what_is_wrong(packet, item)}")
+            if item.small:
+                small.append(packet.code)
+            else:
+                _check_code(packet, item)
+        try:
+            EXACT.check_values(b"".join(small))
+        except MessageError:
+            # Together they only say that something is wrong; one by one, which it is.
+            for item, packet in self._walk(packets, granted):
+                _check_code(packet, item)
 
     def check_states(self, states: Shared, vectors: tuple[str, ...]) -> None:
         """Refuse codec state that does not fit this link's codec and tensors."""
@@ -271,10 +341,10 @@ class Line:
     def accumulate(
         self, packets: Packets, shared: Shared, key: Key, out: Vectors, weight: float
     ) -> None:
-        """`out += weight * received`, tensor by tensor: at most one tensor is ever unpacked."""
-        for item, packet in self._walk(packets):
-            into = out[item.vector][item.name].view(-1)
-            item.codec.accumulate(packet, item.state(shared), item.seed(key), into, weight)
+        """`out += weight * received`."""
+        sums = Sums(self, out)
+        sums.add(packets, shared, key, weight)
+        sums.settle()
 
     def fold(self, shared: Shared, sides: SideValues) -> Shared:
         """The shared state after a round, from the side values of its accepted packets."""
@@ -291,11 +361,67 @@ class Line:
         self, vectors: Mapping[str, Mapping[str, T]], granted: tuple[Rate, ...] = (0.0,)
     ) -> Iterator[tuple[Item, T]]:
         """Every tensor of every vector in the schema's order, with its codec and its rate."""
-        rates = granted if len(granted) > 1 else granted * len(self.schema.names)
         for vector, tensors in vectors.items():
-            for slot, rate in zip(self.slots, rates, strict=True):
-                item = Item(vector, slot.name, slot.codec, slot.only_rate or rate)
-                yield item, tensors[slot.name]
+            for item in self.items(vector, granted):
+                yield item, tensors[item.name]
+
+    def items(self, vector: str, granted: tuple[Rate, ...] = (0.0,)) -> list[Item]:
+        """The tensors of a vector at the granted rates, in the schema's order."""
+        return self._items(vector, granted)
+
+    @cached_property
+    def _items(self) -> Callable[[str, tuple[Rate, ...]], list[Item]]:
+        # Most clients have what the one before them had.
+        return functools.lru_cache(maxsize=REMEMBERED)(self._make_items)
+
+    def _make_items(self, vector: str, granted: tuple[Rate, ...]) -> list[Item]:
+        rates = granted if len(granted) > 1 else granted * len(self.slots)
+        found = []
+        for slot, rate in zip(self.slots, rates, strict=True):
+            size = self.schema.sizes[slot.name]
+            rows = self.schema.rows[slot.name]
+            at = slot.only_rate or rate
+            found.append(Item(vector, slot.name, slot.codec, at, size, rows))
+        return found
+
+
+class Sums:
+    """sum(weight * received), client after client; at most one large tensor is ever unpacked.
+
+    The small tensors of a vector lie side by side until `settle` puts them where they belong.
+    """
+
+    def __init__(self, line: Line, vectors: Vectors) -> None:
+        self.vectors = vectors
+        self._large: dict[str, list[tuple[Item, Tensor]]] = {}
+        self._small: dict[str, list[str]] = {}
+        self._sums: dict[str, NDArray[np.float32]] = {}
+        for vector, tensors in vectors.items():
+            items = line.items(vector)
+            large = [item for item in items if not item.small]
+            self._large[vector] = [(item, tensors[item.name].view(-1)) for item in large]
+            self._small[vector] = [item.name for item in items if item.small]
+            flat = [flat_values(tensors[name]) for name in self._small[vector]]
+            self._sums[vector] = np.concatenate([np.empty(0, np.float32), *flat])
+
+    def add(self, packets: Packets, shared: Shared, key: Key, weight: float) -> None:
+        for vector, tensors in packets.items():
+            code = b"".join([tensors[name].code for name in self._small[vector]])
+            # Two roundings, as everywhere.
+            self._sums[vector] += np.frombuffer(code, "<f4") * np.float32(weight)
+            for item, into in self._large[vector]:
+                packet = tensors[item.name]
+                item.codec.accumulate(packet, item.state(shared), item.seed(key), into, weight)
+
+    def settle(self) -> None:
+        """Bring `vectors` up to date."""
+        for vector, names in self._small.items():
+            at = 0
+            for name in names:
+                into = self.vectors[vector][name]
+                found = self._sums[vector][at : at + into.numel()]
+                into.copy_(torch.from_numpy(found).view(into.shape))
+                at += into.numel()
 
 
 @functools.cache
@@ -304,15 +430,33 @@ def entry_bytes(codec: Codec, numel: int, rows: int, rate: Rate) -> int:
     return ENTRY_BYTES + 4 * codec.side_values(numel, rows) + codec.max_bytes(numel, rate)
 
 
-def energy_of(flat: Tensor) -> float:
+def energy_of(x: Tensor) -> float:
     """The squared norm in float64, so that no square overflows.
 
     On the CPU by numpy, so that its last bits never depend on threads.
     """
-    if flat.device.type in AS_ARRAYS:
-        values = flat.cpu().numpy()
-        return float(np.add.reduce(np.square(values, dtype=np.float64)))
-    return float(flat.double().square().sum())
+    if on_gpu(x):
+        return float(x.reshape(-1).double().square().sum())
+    return float(np.add.reduce(np.square(flat_values(x), dtype=np.float64)))
+
+
+def _check_code(packet: Packet, item: Item) -> None:
+    try:
+        item.codec.check(packet)
+    except MessageError as error:
+        raise MessageError(f"{item}: {error}") from None
+
+
+def _what_is_wrong(packet: Packet, item: Item) -> str:
+    """With a packet that is not what its item says."""
+    if packet.codec != item.codec.wire_id:
+        return f"codec id {packet.codec}, this link uses {item.codec.wire_id}"
+    if packet.rate != item.rate:
+        return f"rate {packet.rate:g}, the order was for {item.rate:g}"
+    if len(packet.side) != item.sides:
+        return f"{len(packet.side)} side values, such a packet has {item.sides}"
+    most = item.lengths[-1]
+    return f"code of {len(packet.code)} bytes, {item.rate:g} bits make {most}"
 
 
 def _lengths(shared: Shared) -> dict[str, dict[str, int]]:

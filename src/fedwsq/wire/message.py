@@ -6,6 +6,7 @@ head that each client gets on top of it) and a reply. Names and shapes are agree
 This file writes; `parse` reads.
 """
 
+import functools
 import hashlib
 import struct
 from collections.abc import Mapping
@@ -37,6 +38,7 @@ HEADER = struct.Struct("<4sHBBQ16s16s16s16sQQQQddIIIII")
 ENTRY = struct.Struct("<BBfIQ")  # codec id, flags, rate, side values, code length
 STATE = struct.Struct("<II")  # tensor index, values
 COUNT = struct.Struct("<I")  # tensors of a vector
+METRIC = struct.Struct("<d")
 OWN_SCALE = 1
 CHECKSUM_BYTES = 16
 HEADER_BYTES = HEADER.size
@@ -58,6 +60,7 @@ class Kind(IntEnum):
     HELLO = 7  # the server's settings as text; answered by WELCOME
     WELCOME = 8
     FORGOT = 9  # the client has no memory of the round that the order names as accepted
+    PACK = 10  # a dictionary of tensors that stands for itself; the text says what is in it
 
 
 @dataclass(frozen=True)
@@ -108,15 +111,12 @@ def encode(message: Message, schema: Schema) -> bytes:
     """The bytes of `message`; their length is the cost that a run reports."""
     parts = [np.asarray(message.rates, "<f4").tobytes()]
     for name, value in message.metrics.items():
-        parts += [_name_bytes(name), struct.pack("<d", value)]
+        parts += [_name_bytes(name), METRIC.pack(value)]
     for vector, states in message.states.items():
         parts += [_name_bytes(vector), COUNT.pack(len(states))]
         for name in sorted(states, key=schema.index.__getitem__):
             parts += _state_bytes(schema.index[name], states[name])
-    for vector, packets in message.packets.items():
-        parts += [_name_bytes(vector), COUNT.pack(len(schema.names))]
-        for name in schema.names:
-            parts += _packet_bytes(packets[name])
+    parts += _vector_parts(message.packets, schema)
     text = message.text.encode()
     parts.append(text)
 
@@ -152,13 +152,25 @@ def order_bytes(rates: int) -> int:
     return HEADER_BYTES + 4 * rates + CHECKSUM_BYTES
 
 
+def vectors_bytes(packets: Packets, schema: Schema) -> int:
+    """The length of the section that carries these vectors."""
+    return sum(len(part) for part in _vector_parts(packets, schema))
+
+
 def float32_bytes(message: Message, schema: Schema) -> int:
     """How long it would be with every tensor in float32: what its saving is measured against."""
-    tensors = sum(ENTRY_BYTES + 4 * size for size in schema.sizes.values())
+    tensors = ENTRY_BYTES * len(schema.names) + 4 * schema.elements
     around = reply_overhead(tuple(message.packets), tuple(message.metrics))
     return around + 4 * len(message.rates) + len(message.packets) * tensors
 
 
+def float32_reply_bytes(vectors: tuple[str, ...], schema: Schema) -> int:
+    """The length of a reply with every tensor in float32."""
+    tensors = sum(ENTRY_BYTES + 4 * size for size in schema.sizes.values())
+    return reply_overhead(vectors) + len(vectors) * tensors
+
+
+@functools.lru_cache(maxsize=16)
 def reply_overhead(vectors: tuple[str, ...], metrics: tuple[str, ...] = REPLY_METRICS) -> int:
     """The bytes of a reply besides its tensors."""
     for_metrics = sum(1 + len(name.encode()) + 8 for name in metrics)
@@ -166,6 +178,7 @@ def reply_overhead(vectors: tuple[str, ...], metrics: tuple[str, ...] = REPLY_ME
     return HEADER_BYTES + for_metrics + for_vectors + CHECKSUM_BYTES
 
 
+@functools.lru_cache(maxsize=64)
 def _name_bytes(name: str) -> bytes:
     text = name.encode()
     if not 1 <= len(text) <= MAX_NAME_BYTES:
@@ -177,11 +190,19 @@ def _state_bytes(index: int, values: Tensor) -> list[bytes]:
     return [STATE.pack(index, values.numel()), values.numpy().astype("<f4").tobytes()]
 
 
-def _packet_bytes(packet: Packet) -> list[bytes]:
-    flags = OWN_SCALE if packet.own_scale else 0
-    entry = ENTRY.pack(packet.codec, flags, packet.rate, len(packet.side), len(packet.code))
-    side = np.asarray(packet.side, "<f4").tobytes() if packet.side else b""
-    return [entry, side, packet.code]
+def _vector_parts(vectors: Packets, schema: Schema) -> list[bytes]:
+    parts: list[bytes] = []
+    for vector, packets in vectors.items():
+        parts += [_name_bytes(vector), COUNT.pack(len(schema.names))]
+        for name in schema.names:
+            packet = packets[name]
+            flags = OWN_SCALE if packet.own_scale else 0
+            sides = len(packet.side)
+            parts.append(ENTRY.pack(packet.codec, flags, packet.rate, sides, len(packet.code)))
+            if sides:
+                parts.append(np.asarray(packet.side, "<f4").tobytes())
+            parts.append(packet.code)
+    return parts
 
 
 def checksum(*parts: bytes | memoryview) -> bytes:

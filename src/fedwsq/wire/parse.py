@@ -5,7 +5,7 @@ Everything is checked against the buffer and the schema before anything is alloc
 
 import struct
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from fedwsq.wire.message import (
     MAX_TEXT_BYTES,
     MAX_VECTORS,
     MAX_WEIGHT,
+    METRIC,
     OWN_SCALE,
     SPARE_VALUES,
     STATE,
@@ -39,62 +40,86 @@ from fedwsq.wire.message import (
 from fedwsq.wire.schema import Schema
 
 T = TypeVar("T")
+KINDS = {kind.value: kind for kind in Kind}
+
+
+class Place(NamedTuple):
+    """A tensor of a vector; put into words only where something is wrong with it."""
+
+    tensor: str
+    vector: str
+
+    def __str__(self) -> str:
+        return f"tensor {self.tensor} of {self.vector!r}"
 
 
 class Reader:
-    """Takes field after field and never runs past its buffer."""
+    """Takes field after field and never runs past its buffer.
+
+    Every field says `what` it is, or what it is a `part` of, for an error to name.
+    """
 
     def __init__(self, view: memoryview) -> None:
         self._view = view
         self._at = 0
+        self._end = len(view)
 
     @property
     def left(self) -> int:
-        return len(self._view) - self._at
+        return self._end - self._at
 
-    def take(self, count: int, what: str) -> memoryview:
-        if count > self.left:
-            raise MessageError(f"{what}: {count} bytes announced, {self.left} left in the message")
+    def take(self, count: int, what: str | Place, part: str = "") -> memoryview:
+        return self._view[self._skip(count, what, part) : self._at]
+
+    def unpack(self, layout: struct.Struct, what: str | Place) -> tuple[Any, ...]:
+        return layout.unpack_from(self._view, self._skip(layout.size, what))
+
+    def _skip(self, count: int, what: str | Place, part: str = "") -> int:
+        """Go on by so many bytes; where they begin."""
         start = self._at
-        self._at += count
-        return self._view[start : self._at]
+        if count > self._end - start:
+            raise MessageError(
+                f"{part}{what}: {count} bytes announced, {self.left} left in the message"
+            )
+        self._at = start + count
+        return start
 
-    def unpack(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
-        return layout.unpack(self.take(layout.size, what))
-
-    def floats(self, count: int, what: str) -> tuple[float, ...]:
+    def floats(self, count: int, what: str | Place, part: str = "") -> tuple[float, ...]:
         if not count:
             return ()
-        return tuple(np.frombuffer(self.take(4 * count, what), "<f4").tolist())
+        return tuple(np.frombuffer(self.take(4 * count, what, part), "<f4").tolist())
 
-    def scales(self, count: int, what: str, each: str) -> tuple[float, ...]:
+    def scales(
+        self, count: int, what: str | Place, parts: str = "", each: str = ""
+    ) -> tuple[float, ...]:
         """Floats that may not be negative; `each` names one of them in an error."""
-        found = self.floats(count, what)
+        found = self.floats(count, what, parts)
         # One pass over all of them first: a message has thousands, and hardly ever a wrong one.
         if not all(0 <= value <= MAX_MAGNITUDE for value in found):
             for value in found:
-                require_scale(each, value)
+                require_scale(f"{each}{what}", value)
         return found
 
     def text(self, length: int, what: str) -> str:
         try:
-            return bytes(self.take(length, what)).decode()
+            return str(self.take(length, what), "utf-8")
         except UnicodeDecodeError:
             raise MessageError(f"{what} is not UTF-8") from None
 
     def name(self, what: str) -> str:
-        (length,) = self.take(1, f"name of a {what}")
+        length = self._view[self._skip(1, what)]
         if not 1 <= length <= MAX_NAME_BYTES:
-            raise MessageError(f"name of a {what}: {length} bytes, must be 1 to {MAX_NAME_BYTES}")
-        return self.text(length, f"name of a {what}")
+            raise MessageError(f"{what}: {length} bytes, must be 1 to {MAX_NAME_BYTES}")
+        return self.text(length, what)
 
     def metric(self, name: str) -> float:
-        (value,) = struct.unpack("<d", self.take(8, f"metric {name!r}"))
+        value: float
+        (value,) = self.unpack(METRIC, f"metric {name!r}")
         if not abs(value) <= MAX_MAGNITUDE:  # NaN fails too
             raise MessageError(
                 f"metric {name!r} is {value}, must be finite and at most {MAX_MAGNITUDE:g} in size"
             )
-        return float(value)
+        return value
 
 
 def require_scale(what: str, value: float, limit: float = MAX_MAGNITUDE) -> None:
@@ -102,19 +127,30 @@ def require_scale(what: str, value: float, limit: float = MAX_MAGNITUDE) -> None
         raise MessageError(f"{what} is {value}, must be finite, not negative and at most {limit:g}")
 
 
-def require_rate(rate: float, what: str = "rates") -> Rate:
+def require_rate(rate: float, what: str | Place = "rates") -> Rate:
     if not 0 < rate <= MAX_RATE:  # NaN fails both
         raise MessageError(f"{what}: rate is {rate}, must be above 0 and at most {MAX_RATE} bits")
     return rate
 
 
+class Opened(NamedTuple):
+    """An undamaged message of which only the header was read."""
+
+    data: bytes | memoryview
+    header: Header
+
+    @property
+    def kind(self) -> Kind:
+        return KINDS[self.header.kind]
+
+
 def kind_of(data: bytes | memoryview) -> Kind:
     """What an undamaged message is, without reading its sections."""
-    return Kind(_open(data).kind)
+    return open_message(data).kind
 
 
 def decode(
-    data: bytes | memoryview,
+    data: bytes | memoryview | Opened,
     schema: Schema | None,
     kind: Kind | None = None,
     run: bytes | None = None,
@@ -124,7 +160,8 @@ def decode(
     Without a schema the structure is checked and tensors are named by position: `fedwsq inspect`,
     and a hello, which is there to say in what the two ends differ.
     """
-    header = _open(data)
+    opened = data if isinstance(data, Opened) else open_message(data)
+    header = opened.header
     if schema is not None and header.schema != schema.digest:
         frozen = "; frozen weights count, and must be the same at every site"
         raise MessageError(
@@ -134,15 +171,15 @@ def decode(
     if run is not None and header.run != run:
         raise MessageError(f"message of run {header.run.hex()}, not of this run, {run.hex()}")
     if kind is not None and header.kind != kind:
-        found = Kind(header.kind).name.lower()
+        found = opened.kind.name.lower()
         raise MessageError(f"message is of kind {found}, expected {kind.name.lower()}")
     require_scale("aggregation weight", header.weight, MAX_WEIGHT)
     require_scale("quantization error", header.error)
 
-    reader = Reader(memoryview(data)[HEADER_BYTES : len(data) - CHECKSUM_BYTES])
+    reader = Reader(memoryview(opened.data)[HEADER_BYTES:-CHECKSUM_BYTES])
     _require_counts(header, schema)
     message = Message(
-        Kind(header.kind),
+        opened.kind,
         Key(header.seed, header.round, header.client),
         header.run,
         header.nonce,
@@ -169,7 +206,7 @@ def decode(
     return message
 
 
-def _open(data: bytes | memoryview) -> Header:
+def open_message(data: bytes | memoryview) -> Opened:
     """Check magic, version, length and checksum, and unpack the header."""
     least = HEADER_BYTES + CHECKSUM_BYTES
     # Older versions had shorter headers: say so before anything is read at an offset.
@@ -190,12 +227,12 @@ def _open(data: bytes | memoryview) -> Header:
     found = checksum(view[:HEADER_BYTES], view[HEADER_BYTES:-CHECKSUM_BYTES])
     if found != view[-CHECKSUM_BYTES:]:
         raise MessageError("bad checksum: the message was damaged on its way")
-    if header.kind not in list(Kind):
+    if header.kind not in KINDS:
         known = ", ".join(f"{kind.value} ({kind.name.lower()})" for kind in Kind)
         raise MessageError(f"unknown kind {header.kind}: known are {known}")
     if header.reserved:
         raise MessageError(f"reserved byte is {header.reserved}, must be 0")
-    return header
+    return Opened(data, header)
 
 
 def _require_counts(header: Header, schema: Schema | None) -> None:
@@ -222,8 +259,9 @@ def _require_counts(header: Header, schema: Schema | None) -> None:
 def _named(count: int, reader: Reader, read: Callable[[str], T], what: str) -> dict[str, T]:
     """`count` values that each follow their name; a name may not come twice."""
     found: dict[str, T] = {}
+    name_of = f"name of a {what}"
     for _ in range(count):
-        name = reader.name(what)
+        name = reader.name(name_of)
         if name in found:
             raise MessageError(f"{what} {name!r} comes twice")
         found[name] = read(name)
@@ -250,7 +288,7 @@ def _read_states(reader: Reader, schema: Schema | None, vector: str) -> dict[str
             limit = schema.sizes[name] + SPARE_VALUES
         if values > limit:
             raise MessageError(f"{what} {name}: {values} values, at most {limit} are allowed")
-        numbers = reader.scales(values, f"{what} {name}", f"{what} {name}")
+        numbers = reader.scales(values, f"{what} {name}")
         found[name] = torch.tensor(numbers, dtype=torch.float32)
     return found
 
@@ -259,20 +297,19 @@ def _read_packets(reader: Reader, schema: Schema | None, vector: str) -> dict[st
     """One packet for each tensor of the schema, in its order."""
     (count,) = reader.unpack(COUNT, f"tensors of {vector!r}")
     if schema is None:
-        names = (f"#{index}" for index in range(count))
-        return {name: _read_packet(reader, f"tensor {name} of {vector!r}") for name in names}
+        places = (Place(f"#{index}", vector) for index in range(count))
+        return {place.tensor: _read_packet(reader, place) for place in places}
     if count != len(schema.names):
         raise MessageError(
             f"vector {vector!r} has {count} tensors, the schema has {len(schema.names)}"
         )
     found: dict[str, Packet] = {}
     for name, size in schema.sizes.items():
-        packet = _read_packet(reader, f"tensor {name} of {vector!r}", size)
-        found[name] = packet._replace(rows=schema.rows[name])
+        found[name] = _read_packet(reader, Place(name, vector), size, schema.rows[name])
     return found
 
 
-def _read_packet(reader: Reader, what: str, size: int | None = None) -> Packet:
+def _read_packet(reader: Reader, what: Place, size: int | None = None, rows: int = 1) -> Packet:
     """`size` is the number of elements, where it is known."""
     codec, flags, rate, sides, length = reader.unpack(ENTRY, what)
     if flags & ~OWN_SCALE:
@@ -284,7 +321,7 @@ def _read_packet(reader: Reader, what: str, size: int | None = None) -> Packet:
         raise MessageError(f"{what}: {sides} side values for {size} elements")
     if size is not None and length > 8 * (size + SPARE_VALUES) + 64:
         raise MessageError(f"{what}: code of {length} bytes for {size} elements")
-    side = reader.scales(sides, f"side values of {what}", f"scale of {what}")
-    code = bytes(reader.take(length, f"code of {what}"))
+    side = reader.scales(sides, what, "side values of ", "scale of ") if sides else ()
+    code = bytes(reader.take(length, what, "code of "))
     numel = -1 if size is None else size
-    return Packet(code, side, rate, numel, bool(flags & OWN_SCALE), codec)
+    return Packet(code, side, rate, numel, bool(flags & OWN_SCALE), codec, rows)

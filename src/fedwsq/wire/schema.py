@@ -32,6 +32,11 @@ class Schema:
         return {name: math.prod(shape) for name, shape in self.shapes.items()}
 
     @cached_property
+    def elements(self) -> int:
+        """Of all tensors together."""
+        return sum(self.sizes.values())
+
+    @cached_property
     def rows(self) -> dict[str, int]:
         """The output channels of each tensor."""
         return {name: rows_of(shape) for name, shape in self.shapes.items()}

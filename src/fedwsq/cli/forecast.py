@@ -1,0 +1,30 @@
+"""`fedwsq run --dry-run`: the resolved plan and what a run of it would cost."""
+
+from fedwsq.plan import Plan
+from fedwsq.runs.forecast import Forecast
+from fedwsq.runs.lines import human_bytes
+
+
+def print_forecast(plan: Plan, found: Forecast) -> None:
+    print(found.plan)
+    print("\n".join(describe(plan, found)))
+
+
+def describe(plan: Plan, found: Forecast) -> list[str]:
+    """The lines after the plan itself."""
+    least, mean, most = found.examples
+    up = human_bytes(found.uplink_bytes)
+    down = human_bytes(found.downlink_bytes)
+    both = human_bytes(plan.rounds * (found.uplink_bytes + found.downlink_bytes))
+    at_most = "" if found.exact else "at most "
+    return [
+        f"# clients: {found.clients}, {plan.clients_per_round} a round, holding {least} to {most} "
+        f"examples each, {mean:.0f} in the mean; {found.test_examples} to evaluate on",
+        f"# model: {found.parameters:,} parameters that travel; {plan.training.precision}",
+        f"# bytes a round: {at_most}{up} up, {down} down; {at_most}{both} in {plan.rounds} rounds",
+        f"# time, a guess from one batch: {found.round_seconds:.3g} s of training a round "
+        f"({found.steps:.0f} steps a client), {plan.rounds * found.round_seconds / 60:.3g} minutes "
+        "in all; evaluation comes on top",
+        f"# memory, a guess: {human_bytes(found.memory_bytes)} over all processes",
+        "# nothing was written; leave --dry-run out to start it",
+    ]

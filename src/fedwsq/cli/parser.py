@@ -1,0 +1,78 @@
+"""The verbs and their options, and how a command ends."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, resume, run
+from fedwsq.core.errors import FedwsqError, disk_is_full
+from fedwsq.core.version import VERSION
+
+EXAMPLES = """\
+examples:
+  fedwsq run                                    \
+the quick start: handwritten digits, FedWSQ at 4 bits
+  fedwsq run uplink.bits=1 rounds=20            the same, one bit a weight
+  fedwsq run cifar10-resnet8 data.root=DIR      a shipped config on your data
+  fedwsq resume runs/quickstart-1 rounds=80     go on with a run
+  fedwsq ls configs                             what is there to choose from
+"""
+
+
+def execute(argv: Sequence[str] | None) -> int:
+    """Run a command: its exit code. Ctrl-C passes through."""
+    parser = build()
+    args = parse(parser, argv)
+    if not hasattr(args, "main"):
+        parser.print_help()
+        return 0
+
+    try:
+        return int(args.main(args))
+    except FedwsqError as error:
+        print(f"fedwsq: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # `fedwsq ls | head`
+        sys.stderr.close()
+        return 0
+    except OSError as error:  # a full disk, a folder without permission
+        print(f"fedwsq: {_explained(error, args)}", file=sys.stderr)
+        return 2
+
+
+def _explained(error: OSError, args: argparse.Namespace) -> str:
+    if not disk_is_full(error):
+        return str(error)
+    # An error while writing does not know what was written to.
+    place = error.filename or getattr(args, "out", None) or getattr(args, "folder", None)
+    where = f" for {place}" if place else ""
+    return f"no space left{where}; make room and give the command again"
+
+
+def build() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fedwsq",
+        description=(
+            "Communication-efficient federated learning: "
+            "weight standardization and 1/2/4-bit updates."
+        ),
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for verb in (run, resume, ls, levels, inspect, fetch, partition, bench):
+        verb.register(verbs)
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    args, more = parser.parse_known_args(argv)
+    if not more:
+        return args
+    # Overrides may stand after options too, where argparse does not look for them.
+    overrides = all("=" in word and not word.startswith("-") for word in more)
+    if not overrides or not hasattr(args, "words"):
+        parser.error(f"unrecognized arguments: {' '.join(more)}")
+    args.words += more
+    return args

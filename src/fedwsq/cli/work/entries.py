@@ -1,0 +1,40 @@
+"""The tables of `fedwsq ls` whose entries are code: their settings are read from it."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from fedwsq.algorithms import ALGORITHMS, SERVER_OPTIMIZERS
+from fedwsq.codecs import BITS, CODECS
+from fedwsq.data import DATASETS, PARTITIONS
+from fedwsq.evaluation import METRICS
+from fedwsq.models import MODELS, STANDARDIZATIONS
+from fedwsq.training import CRITERIA, OPTIMIZERS
+from fedwsq.wire.channels import CHANNELS
+
+TABLES: dict[str, Mapping[str, Callable[..., Any]]] = {
+    "algorithms": ALGORITHMS,
+    "codecs": CODECS,
+    "bits": BITS,
+    "channels": CHANNELS,
+    "models": MODELS,
+    "standardizations": STANDARDIZATIONS,
+    "datasets": DATASETS,
+    "partitions": PARTITIONS,
+    "server-optimizers": SERVER_OPTIMIZERS,
+    "optimizers": OPTIMIZERS,
+    "criteria": CRITERIA,
+    "metrics": METRICS,
+}
+# Arguments that a run gives to a model, a criterion or a metric; no config can.
+GIVEN = ("classes", "channels", "outputs", "targets")
+
+
+def settings(entry: Callable[..., Any]) -> dict[str, Any]:
+    """What a config can set, and the defaults: `{"alpha": 0.3}`."""
+    if is_dataclass(entry):
+        return {f.name: f.default for f in fields(entry)}
+    parameters = inspect.signature(entry).parameters
+    optional = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
+    return {name: repr(value) for name, value in optional.items() if name not in GIVEN}

@@ -1,0 +1,129 @@
+"""A trial before the run: what cannot work is said before there is a directory, with a way out."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.tree import fingerprint
+from fedwsq.federation.simulation import simulate
+from fedwsq.plan import Plan
+from fedwsq.runs import Run, forecast
+from fedwsq.runs.trial import try_out
+from harness import tiny
+
+CPU = torch.device("cpu")
+
+
+class Flat(nn.Module):
+    """Takes eight features, gives three classes."""
+
+    def __init__(self, classes: int = 3) -> None:
+        super().__init__()
+        self.last = nn.Linear(8, classes)
+
+    def forward(self, x):
+        return self.last(x)
+
+
+class Pair(Flat):
+    """Gives two things."""
+
+    def forward(self, x):
+        return super().forward(x), x
+
+
+class Summed(Flat):
+    """Forgets the examples."""
+
+    def forward(self, x):
+        return super().forward(x).sum(0, keepdim=True)
+
+
+def arrays(path, **changes):
+    """Twenty examples of eight features and three classes."""
+    made = {
+        "x_train": np.ones((20, 8), np.float32),
+        "y_train": np.arange(20) % 3,
+        "x_test": np.ones((6, 8), np.float32),
+        "y_test": np.arange(6) % 3,
+    }
+    np.savez(path, **made | changes)
+    return path
+
+
+def plan(path, model="test_trial:Flat", **more) -> Plan:
+    return tiny(
+        **{
+            "data": {"name": "npz", "path": str(path), "clients": 2, "partition": "iid"},
+            "clients_per_round": 2,
+            "model.name": model,
+            "model.standardize": "none",
+            "uplink": {"codec": "danuq", "bits": 4, "select": "weights"},
+            **more,
+        }
+    )
+
+
+IMAGES = {
+    "x_train": np.ones((20, 8, 8, 3), np.float32),
+    "x_test": np.ones((6, 8, 8, 3), np.float32),
+}
+SEVERAL_LABELS = {
+    "y_train": np.ones((20, 3), np.float32),
+    "y_test": np.ones((6, 3), np.float32),
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "says"),
+    [
+        ({"x_train": np.ones((20, 5), np.float32), "x_test": np.ones((6, 5), np.float32)}, {},
+         r"the model cannot take a batch of shape \[8, 5\]: .*; choose a model made for such"),
+        (IMAGES, {"model": "cnn"}, r"images with their channels last; store them as \[n, channels"),
+        ({}, {"model": "test_trial:Pair"}, "the model gave tuple, not a tensor"),
+        ({}, {"model": "test_trial:Summed"}, r"outputs of shape \[1, 3\] for a batch of 8"),
+        (SEVERAL_LABELS, {"training.criterion": "squared_error"},
+         "metric = accuracy cannot take targets .* bring a metric of your own"),
+        ({}, {"model.standardize": "ws"}, r"no layer to standardize.*model\.standardize=none"),
+        ({}, {"uplink": {"codec": "danuq", "bits": 4}}, 'chooses no tensor of this model'),
+    ],
+    ids=["shape", "channels last", "tuple", "examples lost", "labels", "standardize", "select"],
+)  # fmt: skip
+def test_what_cannot_work_is_said_before_there_is_a_directory(tmp_path, changes, settings, says):
+    path = arrays(tmp_path / "own.npz", **changes)
+    with pytest.raises(ConfigError, match=f"(?s){says}"):
+        Run.create(plan(path, **settings), tmp_path / "run", workers=1).__enter__()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_trial_leaves_no_trace(tmp_path):
+    simulation = simulate(plan(arrays(tmp_path / "own.npz")))
+    before = fingerprint(dict(simulation.model.network.named_parameters()))
+    state = torch.get_rng_state()
+    try_out(simulation, CPU)
+    assert fingerprint(dict(simulation.model.network.named_parameters())) == before
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(p.grad is None for p in simulation.model.network.parameters())
+
+
+@pytest.mark.parametrize("codec", [{"codec": "danuq", "bits": 1}, {"codec": "eden", "bits": 2}])
+def test_a_forecast_of_bytes_is_what_a_round_sends(codec):
+    plan, found = forecast(tiny(rounds=1, uplink=codec), workers=1, device="cpu")
+    simulation = simulate(plan)
+    row = simulation.server(simulation.serial(CPU)).step()
+    assert (found.uplink_bytes, found.downlink_bytes) == (row.uplink_bytes, row.downlink_bytes)
+    assert found.exact
+    assert found.clients == 10
+    assert sum(simulation.charter.schema.sizes.values()) == found.parameters
+    assert found.round_seconds > 0
+    assert found.memory_bytes > 10**8
+
+
+def test_a_forecast_of_an_entropy_code_is_a_bound():
+    plan, found = forecast(tiny(rounds=1, uplink={"codec": "ecq", "bits": 1}), 1, "cpu")
+    simulation = simulate(plan)
+    row = simulation.server(simulation.serial(CPU)).step()
+    assert row.uplink_bytes <= found.uplink_bytes
+    assert not found.exact
