@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from fedwsq.core.errors import MessageError, UpdateError
+from fedwsq.core.threads import one_thread
 from fedwsq.core.tree import to_device
 from fedwsq.core.types import Key, Vectors
 from fedwsq.data import Dataset
@@ -87,7 +88,10 @@ class Site:
         self._scoring = Cache(1)
 
     def answer(self, body: bytes | memoryview, order: Order) -> bytes:
-        """Do what an order says, on top of a broadcast, and encode the answer."""
+        """Do what an order says, on top of a broadcast, and encode the answer.
+
+        On one thread, whatever the transport: sums depend on how many there are.
+        """
         kinds = {
             Kind.ORDER: self._train,
             Kind.EVALUATE: self._evaluate,
@@ -97,7 +101,8 @@ class Site:
         head = open_message(order.head)
         if head.kind not in kinds:
             raise MessageError(f"message is of kind {head.kind.name.lower()}, expected order")
-        reply = kinds[head.kind](order.body or body, head)
+        with one_thread():
+            reply = kinds[head.kind](order.body or body, head)
         return encode(reply, self.charter.schema)
 
     # Training.
