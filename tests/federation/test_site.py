@@ -10,7 +10,7 @@ from fedwsq.core.types import Key
 from fedwsq.federation.simulation import simulate
 from fedwsq.federation.site import Cache, Received
 from fedwsq.transports import Order
-from fedwsq.wire import Kind, decode, encode
+from fedwsq.wire import Kind, Message, decode, encode
 from fedwsq.wire.parse import kind_of
 from harness import tiny
 
@@ -138,3 +138,20 @@ def test_the_last_broadcasts_are_decoded_once():
     single.put(b"two", found[1])
     assert single.get(b"one") is None
     assert single.get(b"two") is found[1]
+
+
+def test_a_site_works_on_one_thread_whatever_carries_its_orders(monkeypatch):
+    simulation = simulate(tiny())
+    site = simulation.site(torch.device("cpu"))
+    seen = []
+    monkeypatch.setattr(site, "_greet", lambda body, head: seen.append(torch.get_num_threads()))
+    monkeypatch.setattr("fedwsq.federation.site.encode", lambda reply, schema: b"")
+    hello = Message(Kind.HELLO, Key(0, 0, 1), bytes(16))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        site.answer(b"", Order(hello.key, encode(hello, simulation.charter.schema)))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert seen == [1]

@@ -1,7 +1,5 @@
 """What passes through a recorder is on disk, and passes unchanged."""
 
-import torch
-
 from fedwsq.core.types import Key
 from fedwsq.transports import Failure, Order, Recorder, Reply, Serial, attempt
 from fedwsq.wire import Kind, Message, Schema, encode
@@ -74,20 +72,3 @@ def test_a_clients_fault_is_a_failure_in_one_line():
     assert found.traceback.startswith("Traceback (most recent call last):\n")
     assert found.traceback.endswith("ValueError: two\nlines\n")
     assert attempt(serve, b"", order(1)) == Reply(Key(0, 7, 1), b" answered")
-
-
-def test_serial_work_has_one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    seen = []
-
-    def count(body, order):
-        seen.append(torch.get_num_threads())
-        return b""
-
-    try:
-        list(Serial(count).dispatch(b"", [order(1), order(3)]))
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert seen == [1, 1]
