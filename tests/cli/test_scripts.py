@@ -10,7 +10,7 @@ from harness import PATIENCE_SECONDS
 PLAIN = """
 import fedwsq
 small = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 2}
-print(fedwsq.run("quickstart", small, out="plain", workers=2).weights)
+print(fedwsq.run("quickstart", small, out="plain", workers=2, progress=False).weights)
 """
 
 MODULE = """
@@ -40,7 +40,8 @@ settings = {
     "training.lr": 0.5,
 }
 for workers in (1, 2):
-    summary = fedwsq.run("quickstart", settings, out=f"workers-{workers}", workers=workers)
+    out = f"workers-{workers}"
+    summary = fedwsq.run("quickstart", settings, out=out, workers=workers, progress=False)
     print(summary.weights, summary.accuracy)
 """
 
