@@ -2,7 +2,6 @@
 
 import hashlib
 import time
-from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
 from pathlib import Path
 from typing import IO
@@ -28,75 +27,68 @@ class Watcher:
         """`have` bytes of a file are on disk by now."""
 
 
-@dataclass(frozen=True)
-class Download:
-    """A file on its way to `path`, where what has arrived waits for the rest, however long."""
+def download(file: File, url: str, path: Path, watcher: Watcher) -> None:
+    """Have the published file at `path`, going on with what has arrived there, however long ago."""
+    for further in reversed(range(TRIES)):
+        try:
+            _receive(file, url, path, watcher)
+            break
+        except (OSError, HTTPException, ValueError) as error:
+            reason = ascii(str(error))[1:-1]  # a server can say anything
+            is_refusal = isinstance(error, HTTPError) and error.code < 500
+            if is_refusal or not further:
+                hint = "the same command goes on from here, --url names a mirror"
+                raise DataError(f"{url}: {reason}; {hint}") from None
+            watcher.note(f"{file.name}: {reason}; trying again")
+            time.sleep(WAIT_SECONDS)
 
-    file: File
-    url: str
-    path: Path
-    watcher: Watcher
+    with open(path, "rb") as arrived:
+        found = hashlib.file_digest(arrived, lambda: hashlib.md5(usedforsecurity=False))
+    if found.hexdigest() != file.md5:
+        _discard(path)
+        raise DataError(f"{url} has not the published MD5 {file.md5}; deleted, try again")
 
-    def run(self) -> None:
-        """Have the published file at `path`, going on with what is there."""
-        for further in reversed(range(TRIES)):
-            try:
-                self._receive()
-                break
-            except (OSError, HTTPException, ValueError) as error:
-                reason = ascii(str(error))[1:-1]  # a server can say anything
-                is_refusal = isinstance(error, HTTPError) and error.code < 500
-                if is_refusal or not further:
-                    hint = "the same command goes on from here, --url names a mirror"
-                    raise DataError(f"{self.url}: {reason}; {hint}") from None
-                self.watcher.note(f"{self.file.name}: {reason}; trying again")
-                time.sleep(WAIT_SECONDS)
 
-        with open(self.path, "rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
-        if found.hexdigest() != self.file.md5:
-            self._discard()
-            published = f"the published {self.file.md5}"
-            raise DataError(f"{self.url} has another MD5 than {published}; deleted, try again")
+def _receive(file: File, url: str, path: Path, watcher: Watcher) -> None:
+    """One connection: ask for what is missing, and append it."""
+    have = path.stat().st_size if path.exists() else 0
+    if have >= file.bytes:
+        return
+    request = Request(url, headers={"User-Agent": f"fedwsq/{VERSION}"})
+    etag_path = _etag_path(path)
+    if have and etag_path.exists():
+        watcher.note(f"{file.name}: going on from byte {have:,}")
+        request.add_header("Range", f"bytes={have}-")
+        request.add_header("If-Range", etag_path.read_text("latin1"))
 
-    def _receive(self) -> None:
-        """One connection: ask for what is missing, and append it."""
-        have = self.path.stat().st_size if self.path.exists() else 0
-        if have >= self.file.bytes:
-            return
-        request = Request(self.url, headers={"User-Agent": f"fedwsq/{VERSION}"})
-        if have and self._etag.exists():
-            self.watcher.note(f"{self.file.name}: going on from byte {have:,}")
-            request.add_header("Range", f"bytes={have}-")
-            request.add_header("If-Range", self._etag.read_text("latin1"))
+    with build_opener(_Redirects).open(request, timeout=TIMEOUT_SECONDS) as response:
+        if response.status != 206:  # it cannot go on, or has another file by now
+            have = 0
+        if response.length not in (None, file.bytes - have):
+            raise DataError(f"{url} has not the published {file.bytes:,} bytes")
+        if not have:
+            _discard(path)
+            etag = response.headers.get("ETag", "")
+            if etag.startswith('"'):  # a weak one does not promise the same bytes
+                etag_path.write_text(etag, "latin1")
 
-        with build_opener(_Redirects).open(request, timeout=TIMEOUT_SECONDS) as response:
-            if response.status != 206:  # it cannot go on, or has another file by now
-                have = 0
-            if response.length not in (None, self.file.bytes - have):
-                raise DataError(f"{self.url} has not the published {self.file.bytes:,} bytes")
-            if not have:
-                self._discard()
-                etag = response.headers.get("ETag", "")
-                if etag.startswith('"'):  # a weak one does not promise the same bytes
-                    self._etag.write_text(etag, "latin1")
+        with open(path, "ab") as out:
+            while have < file.bytes:  # and no further, whatever arrives
+                chunk = response.read1(min(file.bytes - have, 1 << 18))
+                if not chunk:
+                    raise ConnectionError("the connection closed early")
+                out.write(chunk)
+                have += len(chunk)
+                watcher.received(file, have)
 
-            with open(self.path, "ab") as out:
-                while have < self.file.bytes:  # and no further, whatever arrives
-                    chunk = response.read1(min(self.file.bytes - have, 1 << 18))
-                    if not chunk:
-                        raise ConnectionError("the connection closed early")
-                    out.write(chunk)
-                    have += len(chunk)
-                    self.watcher.received(self.file, have)
 
-    @property
-    def _etag(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.etag")
+def _etag_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.etag")
 
-    def _discard(self) -> None:
-        self.path.unlink(missing_ok=True)
-        self._etag.unlink(missing_ok=True)
+
+def _discard(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    _etag_path(path).unlink(missing_ok=True)
 
 
 class _Redirects(HTTPRedirectHandler):

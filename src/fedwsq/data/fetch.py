@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 from fedwsq.core.errors import DataError
 from fedwsq.core.files import try_lock
-from fedwsq.data.download import Download, Watcher
+from fedwsq.data.download import Watcher, download
 from fedwsq.data.sources import Source
 from fedwsq.data.unpack import unpack
 
@@ -35,10 +35,10 @@ def fetch(source: Source, root: Path, force: bool = False, watcher: Watcher | No
             return False
         for file in source.files:
             url = source.url + file.name if source.url.endswith("/") else source.url
-            Download(file, url, work / file.name, watcher).run()
+            download(file, url, work / file.name, watcher)
             watcher.note(f"{file.name}: verified")
         _install(source, work, target)
-        shutil.rmtree(work)
+        shutil.rmtree(work, ignore_errors=True)  # the data set is in place, whatever stays
     return True
 
 
