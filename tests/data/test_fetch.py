@@ -47,7 +47,8 @@ TAR = "/tiny.tar.gz"
 def publisher(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     monkeypatch.setattr(download, "TIMEOUT_SECONDS", PATIENCE_SECONDS)
-    monkeypatch.setattr(download, "WAITS_SECONDS", (0, 0))  # three tries, one after the other
+    monkeypatch.setattr(download, "TRIES", 3)
+    monkeypatch.setattr(download, "WAIT_SECONDS", 0)
     with publishing() as running:
         yield running
 
@@ -153,14 +154,13 @@ def test_a_lost_connection_goes_on_where_it_stopped(publisher, tmp_path):
     assert publisher.ranges == [None, "bytes=40000-", "bytes=60000-"]
     assert [request.get("If-Range") for request in publisher.requests] == [None, '"one"', '"one"']
     assert watcher.sizes == sorted(watcher.sizes)
-    assert "trying again from byte 40,000" in watcher.notes[0]
+    assert "trying again" in watcher.notes[0]
+    assert watcher.notes[1] == "tiny.tar.gz: going on from byte 40,000"
 
 
 def test_the_next_call_goes_on_where_the_last_gave_up(publisher, tmp_path):
     publisher.script = [serve(most=40_000), status(503), serve(most=1_000)]
-    refused(
-        publisher, tmp_path, "given up after 3 tries", "the same command goes on from byte 41,000"
-    )
+    refused(publisher, tmp_path, "closed early", "the same command goes on")
     assert kept_bytes(TINY, tmp_path) == 41_000
     assert (work_folder(TINY, tmp_path) / "tiny.tar.gz").read_bytes() == BODY[:41_000]
     watcher = Notes()
@@ -190,23 +190,18 @@ def test_a_silent_server_is_not_waited_for_forever(publisher, tmp_path, monkeypa
         serve(most=25_000, stall=True),
         lambda exchange, publisher: publisher.released.wait(),
     ]
-    monkeypatch.setattr(download, "WAITS_SECONDS", ())
+    monkeypatch.setattr(download, "TRIES", 1)
     for seconds in (1.0, 0.1):  # the first has bytes to bring in time
         monkeypatch.setattr(download, "TIMEOUT_SECONDS", seconds)
-        refused(publisher, tmp_path, "timed out", "goes on from byte 25,000")
+        refused(publisher, tmp_path, "timed out")
+        assert kept_bytes(TINY, tmp_path) == 25_000
 
 
 def test_a_server_that_is_not_there(tmp_path, publisher):
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))  # nobody else gets this port, and nobody listens
         url = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
-        refused(
-            publisher,
-            tmp_path,
-            "Connection refused",
-            "the same command goes on from byte 0",
-            url=url,
-        )
+        refused(publisher, tmp_path, "Connection refused", url=url)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -214,10 +209,10 @@ def test_a_server_that_speaks_something_else(tmp_path, publisher):
     publisher.script = [
         lambda exchange, publisher: exchange.wfile.write(b"\x1b[2J hello\r\n\r\n")
     ] * 3
-    refused(publisher, tmp_path, "hello", "given up")
+    refused(publisher, tmp_path, "hello")
 
 
-@pytest.mark.parametrize("code", [429, 500, 502, 503, 504])
+@pytest.mark.parametrize("code", [500, 502, 503, 504])
 def test_an_overloaded_server_is_asked_again(publisher, tmp_path, code):
     publisher.script = [status(code)]
     assert get(publisher, tmp_path) is True
@@ -227,11 +222,11 @@ def test_an_overloaded_server_is_asked_again(publisher, tmp_path, code):
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        (404, "answers 404 (Not Found); try another address with --url"),
-        (403, "answers 403 (Forbidden)"),
-        (499, "answers 499 (unknown)"),
-        (204, "has 0 bytes"),
-        (299, "has 0 bytes"),
+        (404, "HTTP Error 404"),
+        (403, "HTTP Error 403"),
+        (429, "HTTP Error 429"),
+        (204, "has not the published"),
+        (299, "has not the published"),
     ],
 )
 def test_a_plain_no_is_taken_for_an_answer(publisher, tmp_path, code, words):
@@ -246,82 +241,46 @@ def test_a_plain_no_is_taken_for_an_answer(publisher, tmp_path, code, words):
 
 def test_a_server_without_ranges_starts_over(publisher, tmp_path):
     publisher.script = [serve(most=40_000), serve(ranges=False)]
-    watcher = Notes()
-    assert get(publisher, tmp_path, watcher=watcher) is True
-    assert "starting over" in watcher.notes[1]
+    assert get(publisher, tmp_path) is True
+    assert publisher.ranges == [None, "bytes=40000-"]
     assert_complete(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "etags", [('"one"', '"two"'), (None, None)], ids=["told apart", "not told apart"]
-)
-def test_a_file_that_changes_between_two_tries(publisher, tmp_path, etags):
-    """With an ETag the new file starts over; without one the checksum finds the mixture out."""
+def test_a_file_that_changes_between_two_tries_starts_over(publisher, tmp_path):
     publisher.files[TAR] = bytes(len(BODY))
-    publisher.etag = etags[0]
     publisher.script = [serve(most=40_000)] + [status(503)] * 2
-    refused(publisher, tmp_path, "byte 40,000")
+    refused(publisher, tmp_path, "503")
     publisher.files[TAR] = BODY
-    publisher.etag = etags[1]
-    if etags[0] is None:
-        refused(publisher, tmp_path, "MD5", "deleted")
+    publisher.etag = '"two"'
     assert get(publisher, tmp_path) is True
+    assert publisher.requests[-1]["If-Range"] == '"one"'
     assert_complete(tmp_path)
 
 
-def test_a_weak_etag_does_not_tell_versions_apart(publisher, tmp_path):
-    publisher.script = [raw(200, BODY[:10], ETag='W/"1"', Content_Length=len(BODY))]
+@pytest.mark.parametrize("etag", ['W/"1"', None])
+def test_what_no_strong_etag_tells_apart_starts_over(publisher, tmp_path, etag):
+    publisher.script = [raw(200, BODY[:10], ETag=etag, Content_Length=len(BODY))]
     assert get(publisher, tmp_path) is True
-    assert publisher.ranges == [None, "bytes=10-"]
-    assert "If-Range" not in publisher.requests[1]
+    assert publisher.ranges == [None, None]
     assert_complete(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Content_Range": f"bytes 40000-{len(BODY) - 1}/{len(BODY)}", "ETag": '"two"'},
-        {"Content_Range": f"bytes 39999-{len(BODY) - 1}/{len(BODY)}", "ETag": '"one"'},
-        {"Content_Range": "nonsense", "ETag": '"one"'},
-        {},
-    ],
-    ids=["another file", "another place", "nonsense", "no word about it"],
-)
-def test_a_wrong_continuation_is_not_appended(publisher, tmp_path, headers):
+def test_a_wrong_continuation_is_found_and_deleted(publisher, tmp_path):
+    headers = {"Content_Range": f"bytes 39999-{len(BODY) - 1}/{len(BODY)}", "ETag": '"one"'}
     publisher.script = [serve(most=40_000), raw(206, bytes(len(BODY) - 40_000), **headers)]
+    refused(publisher, tmp_path, "MD5", "deleted")
     assert get(publisher, tmp_path) is True
     assert publisher.ranges == [None, "bytes=40000-", None]
     assert_complete(tmp_path)
 
 
-def test_a_file_that_became_shorter_starts_over(publisher, tmp_path):
-    publisher.script = [serve(most=40_000), raw(416, Content_Range="bytes */30000")]
-    assert get(publisher, tmp_path) is True
-    assert publisher.ranges == [None, "bytes=40000-", None]
-    assert_complete(tmp_path)
-
-
-def test_another_mirror_goes_on_with_the_part(publisher, tmp_path):
-    publisher.script = [serve(most=40_000)] + [status(500)] * 2
-    refused(publisher, tmp_path, "byte 40,000")
-    publisher.files["/m/tiny.tar.gz"] = BODY
-    publisher.etag = '"its own"'
-    assert get(publisher, tmp_path, url=publisher.url + "m/") is True
-    assert publisher.ranges[-1] == "bytes=40000-"
-    assert "If-Range" not in publisher.requests[-1]
-    assert_complete(tmp_path)
-
-
-@pytest.mark.parametrize("version", ["", "URL", "URL\n", 'URL\n"a', "URL\na\r\nX: y", "\xff"])
-def test_a_damaged_note_of_the_version_is_no_obstacle(publisher, tmp_path, version):
+@pytest.mark.parametrize("etag", ["", '"on', '"\xff"'])
+def test_a_damaged_note_of_the_version_is_no_obstacle(publisher, tmp_path, etag):
     work = work_folder(TINY, tmp_path)
     work.mkdir()
-    (work / "tiny.tar.gz").write_bytes(BODY[:5_000])
-    text = version.replace("URL", publisher.url + "tiny.tar.gz")
-    (work / "tiny.tar.gz.version").write_bytes(text.encode("latin1"))
+    (work / "tiny.tar.gz").write_bytes(bytes(5_000))
+    (work / "tiny.tar.gz.etag").write_bytes(etag.encode("latin1"))
     assert get(publisher, tmp_path) is True
-    assert publisher.ranges == ["bytes=5000-"]
-    assert "If-Range" not in publisher.requests[0]
     assert_complete(tmp_path)
 
 
@@ -330,7 +289,7 @@ def test_a_damaged_note_of_the_version_is_no_obstacle(publisher, tmp_path, versi
 
 def test_damage_is_found_before_anything_is_unpacked(publisher, tmp_path):
     publisher.files[TAR] = BODY[:50_000] + bytes([BODY[50_000] ^ 1]) + BODY[50_001:]
-    refused(publisher, tmp_path, TINY.files[0].md5, "MD5", "is deleted")
+    refused(publisher, tmp_path, TINY.files[0].md5, "MD5", "deleted")
     assert list(tmp_path.iterdir()) == []
     publisher.files[TAR] = BODY
     assert get(publisher, tmp_path) is True
@@ -350,7 +309,7 @@ def test_a_stream_without_end_is_cut_off(publisher, tmp_path):
             publisher.released.set()
 
     publisher.script = [endless]
-    refused(publisher, tmp_path, "another MD5", "deleted")
+    refused(publisher, tmp_path, "MD5", "deleted")
     assert list(tmp_path.iterdir()) == []
     assert publisher.released.wait(PATIENCE_SECONDS)  # the client has hung up
     assert sent < 50_000_000  # buffers of the loopback included
@@ -359,14 +318,13 @@ def test_a_stream_without_end_is_cut_off(publisher, tmp_path):
 @pytest.mark.parametrize("off", [-1, 1, 2 * len(BODY)])
 def test_another_length_than_the_published_is_refused_unread(publisher, tmp_path, off):
     publisher.script = [serve(lie=off)]
-    text = f"has {len(BODY) + off:,} bytes, but tiny.tar.gz is published with {len(BODY):,}"
-    refused(publisher, tmp_path, text)
+    refused(publisher, tmp_path, f"has not the published {len(BODY):,} bytes")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_refused_length_costs_nothing_of_what_has_arrived(publisher, tmp_path):
     publisher.script = [serve(most=40_000), raw(200, b"", Content_Length=7)]
-    refused(publisher, tmp_path, "has 7 bytes")
+    refused(publisher, tmp_path, "has not the published")
     assert get(publisher, tmp_path) is True
     assert publisher.ranges[-1] == "bytes=40000-"
     assert_complete(tmp_path)
@@ -409,22 +367,22 @@ def test_redirects_are_followed_and_carry_the_range(publisher, tmp_path):
 @pytest.mark.parametrize("location", [TAR, ""])
 def test_a_redirect_loop_ends(publisher, tmp_path, location):
     publisher.script = [redirect(location)] * 20
-    refused(publisher, tmp_path, "answers 302 (Found)", "--url")
+    refused(publisher, tmp_path, "HTTP Error 302", "--url")
     assert len(publisher.requests) < 20
 
 
 @pytest.mark.parametrize(
     ("location", "words"),
     [
-        ("file:///etc/passwd", "answers 302 (Found)"),
-        ("data:,x", "answers 302 (Found)"),
+        ("file:///etc/passwd", "HTTP Error 302"),
+        ("data:,x", "HTTP Error 302"),
         ("ftp://127.0.0.1/f", "redirects to 'ftp://127.0.0.1/f'"),
-        ("http://[", "Invalid IPv6 URL"),
     ],
 )
 def test_redirects_lead_nowhere_else(publisher, tmp_path, location, words):
     publisher.script = [redirect(location)]
-    assert "given up" not in refused(publisher, tmp_path, words)
+    refused(publisher, tmp_path, words)
+    assert len(publisher.requests) == 1
     assert list(tmp_path.iterdir()) == []
 
 
@@ -459,7 +417,7 @@ def certificate(tmp_path_factory):
 def test_https_is_verified_and_never_left(tmp_path, certificate, publisher, monkeypatch):
     with publishing(certificate) as secure:
         assert secure.url.startswith("https://")
-        assert "given up" not in refused(secure, tmp_path, "certificate verify failed")
+        refused(secure, tmp_path, "certificate verify failed")
         assert secure.requests == []
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         for scheme in ("http", "HTTP"):
@@ -474,24 +432,24 @@ def test_https_is_verified_and_never_left(tmp_path, certificate, publisher, monk
 # Addresses, several files, several processes, full disks
 
 
-@pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "ftp://a.org/f", "a.org/f", "http://", "http:///a/", "https:f"]
-)
+@pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://a.org/f", "a.org/f", "https:f"])
 def test_an_address_is_http_or_https(tmp_path, publisher, url):
     refused(publisher, tmp_path, repr(url), "http:// or https://", url=url)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:port/", "http://127.0.0.1:1 2/", "http://[::1", f"http://{'a' * 99}/"]
+    "url",
+    ["http://127.0.0.1:port/", "http:///a/", "http://a/b c", "http://[::1", f"http://{'a' * 99}/"],
 )
-def test_an_address_that_makes_no_sense_is_not_tried_twice(tmp_path, publisher, url):
-    assert "given up" not in refused(publisher, tmp_path, "try another address", url=url)
+def test_an_address_that_makes_no_sense_is_named(tmp_path, publisher, url):
+    refused(publisher, tmp_path, url, "--url", url=url)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_address_of_the_file_itself(publisher, tmp_path):
     publisher.files["/other%20name?key=1"] = BODY
-    assert get(publisher, tmp_path, url=publisher.url + "other name?key=1") is True
+    assert get(publisher, tmp_path, url=publisher.url + "other%20name?key=1") is True
     assert_complete(tmp_path)
 
 
@@ -503,7 +461,7 @@ TWO = source_of(*PAIR, names=NAMES)
 def test_several_files_make_one_folder_and_each_goes_on_by_itself(publisher, tmp_path):
     publisher.files = {"/one.gz": PAIR[0], "/two.gz": PAIR[1]}
     publisher.script = [serve(), serve(most=20), status(503), status(503)]
-    refused(publisher, tmp_path, "two.gz", "byte 20", source=TWO)
+    refused(publisher, tmp_path, "two.gz", source=TWO)
     assert kept_bytes(TWO, tmp_path) == len(PAIR[0]) + 20
     assert get(publisher, tmp_path, TWO) is True
     assert [(each["path"], each.get("Range")) for each in publisher.requests[4:]] == [
@@ -514,7 +472,8 @@ def test_several_files_make_one_folder_and_each_goes_on_by_itself(publisher, tmp
 
 
 def test_several_files_need_the_address_of_a_folder(publisher, tmp_path):
-    refused(publisher, tmp_path, "2 files", "ending in /", source=TWO, url=publisher.url + "one.gz")
+    publisher.files = {"/one.gz": PAIR[0]}
+    refused(publisher, tmp_path, "one.gz has", source=TWO, url=publisher.url + "one.gz")
 
 
 def test_a_complete_part_needs_no_network(publisher, tmp_path):
@@ -532,6 +491,7 @@ def test_a_part_of_the_right_length_and_wrong_bytes_starts_over(publisher, tmp_p
     work = work_folder(TINY, tmp_path)
     work.mkdir()
     (work / "tiny.tar.gz").write_bytes(bytes(len(BODY)))
+    refused(publisher, tmp_path, "MD5", "deleted")
     assert get(publisher, tmp_path) is True
     assert publisher.ranges == [None]
     assert_complete(tmp_path)
@@ -581,22 +541,9 @@ def test_many_at_once_make_one_download(publisher, tmp_path):
 
 def test_something_in_the_way_is_named(publisher, tmp_path):
     work_folder(TINY, tmp_path).write_text("mine")
-    refused(publisher, tmp_path, str(work_folder(TINY, tmp_path)), "move away")
+    with pytest.raises(FileExistsError, match=re.escape(str(work_folder(TINY, tmp_path)))):
+        get(publisher, tmp_path)
     assert work_folder(TINY, tmp_path).read_text() == "mine"
-
-
-def test_a_full_disk_is_noticed_before_the_download(publisher, tmp_path):
-    source = replace(TINY, unpacked_bytes=10**18)
-    refused(
-        publisher,
-        tmp_path,
-        f"needs {10**18 + len(BODY):,} bytes",
-        "are free",
-        "--root",
-        source=source,
-    )
-    assert publisher.requests == []
-    assert list(tmp_path.iterdir()) == []
 
 
 # Archives that mean harm
@@ -663,19 +610,22 @@ def zip_encrypted():
 
 LINK = member("tiny-set/link", tarfile.SYMTYPE, linkname="..")
 HOSTILE = {
-    "tar: out and up": (".tar.gz", tar_with(member("tiny-set/../../evil")), "does not belong"),
-    "tar: up first": (".tar.gz", tar_with(member("../evil")), "does not belong"),
-    "tar: absolute": (".tar.gz", tar_with(member("/evil")), "does not belong"),
-    "tar: another folder": (".tar.gz", tar_with(member("evil")), "does not belong"),
-    "tar: backslash": (".tar.gz", tar_with(member("tiny-set\\..\\evil")), "does not belong"),
-    "tar: drive": (".tar.gz", tar_with(member("tiny-set/C:evil")), "does not belong"),
+    "tar: out and up": (".tar.gz", tar_with(member("tiny-set/../../evil")), "outside"),
+    "tar: up first": (".tar.gz", tar_with(member("../evil")), "outside"),
+    "tar: absolute": (".tar.gz", tar_with(member("/evil")), "not one folder tiny-set"),
+    "tar: another folder": (".tar.gz", tar_with(member("evil")), "not one folder tiny-set"),
+    "tar: backslash": (
+        ".tar.gz",
+        tar_with(member("tiny-set\\..\\evil")),
+        "not one folder tiny-set",
+    ),
     "tar: the folder as a file": (
         ".tar.gz",
         tar_with(member("tiny-set"), member("tiny-set/a")),
-        "",
+        "cannot be unpacked",
     ),
-    "tar: only a file": (".tar.gz", tar_with(member("tiny-set")), "no folder tiny-set"),
-    "tar: empty": (".tar.gz", tar_with(), "no folder tiny-set"),
+    "tar: only a file": (".tar.gz", tar_with(member("tiny-set")), "not one folder tiny-set"),
+    "tar: empty": (".tar.gz", tar_with(), "not one folder tiny-set"),
     "tar: symbolic link": (
         ".tar.gz",
         tar_with(LINK, member("tiny-set/link/evil")),
@@ -688,7 +638,7 @@ HOSTILE = {
     ),
     "tar: device": (".tar.gz", tar_with(member("tiny-set/a", tarfile.CHRTYPE)), "neither"),
     "tar: pipe": (".tar.gz", tar_with(member("tiny-set/a", tarfile.FIFOTYPE)), "neither"),
-    "tar: sparse": (".tar.gz", sparse_tar(), "neither"),
+    "tar: sparse": (".tar.gz", sparse_tar(), "more than 1,000,000 bytes"),
     "tar: bomb": (
         ".tar.gz",
         tar_with(member("tiny-set/a"), content=bytes(3_000_000)),
@@ -699,20 +649,14 @@ HOSTILE = {
         tar_gz({f"tiny-set/{n}": b"" for n in range(2_000)}),
         "more than 1,000,000 bytes",
     ),
-    "tar: huge header": (
-        ".tar.gz",
-        tar_with(member("tiny-set/a", pax_headers={"c": "x" * 3_000_000})),
-        "more than",
-    ),
-    "tar: twice": (".tar.gz", tar_with(member("tiny-set/a"), member("tiny-set/a")), ""),
     "tar: cut": (".tar.gz", BODY[:50_000], "cannot be unpacked"),
     "tar: none": (".tar.gz", b"hello", "cannot be unpacked"),
-    "tar: terminal codes": (".tar.gz", tar_with(member("\x1b[2J")), "does not belong"),
-    "zip: out and up": (".zip", zip_with("tiny-set/../../evil"), "does not belong"),
-    "zip: absolute": (".zip", zip_with("/evil"), "does not belong"),
-    "zip: another folder": (".zip", zip_with("evil/a"), "does not belong"),
-    "zip: backslash": (".zip", zip_with("tiny-set\\..\\..\\evil"), "does not belong"),
-    "zip: symbolic link": (".zip", zip_link(), "neither a file nor a folder"),
+    "tar: terminal codes": (".tar.gz", tar_with(member("\x1b[2J")), "not one folder tiny-set"),
+    "zip: out and up": (".zip", zip_with("tiny-set/../../evil"), "leads outside"),
+    "zip: absolute": (".zip", zip_with("/evil"), "not one folder tiny-set"),
+    "zip: another folder": (".zip", zip_with("evil/a"), "not one folder tiny-set"),
+    "zip: backslash": (".zip", zip_with("tiny-set\\..\\..\\evil"), "not one folder tiny-set"),
+    "zip: symbolic link": (".zip", zip_link(), "is a link"),
     "zip: bomb": (
         ".zip",
         zip_with("tiny-set/a", content=bytes(3_000_000)),
@@ -738,26 +682,22 @@ def test_a_hostile_archive_gets_nowhere(publisher, tmp_path, case):
     source = source_of(body, names=("evil" + suffix,))
     publisher.files["/evil" + suffix] = body
     root = tmp_path / "a" / "b"
-    if reason:
-        refused(publisher, root, reason, source=source)
-    else:
-        with pytest.raises((DataError, OSError)):
-            get(publisher, root, source)
+    refused(publisher, root, reason, source=source)
     assert os.listdir(tmp_path) == ["a"]
     assert os.listdir(tmp_path / "a") == ["b"]
     assert os.listdir(root) == [work_folder(source, root).name]
-    kept = {f"evil{suffix}", f"evil{suffix}.version"}
+    kept = {f"evil{suffix}", f"evil{suffix}.etag"}
     assert set(os.listdir(work_folder(source, root))) == kept
 
 
-def test_only_bytes_come_out_of_an_archive(tmp_path):
+def test_no_dangerous_permissions_come_out_of_an_archive(tmp_path):
     archive = tmp_path / "t.tar.gz"
     archive.write_bytes(
         tar_with(member("tiny-set/a", mode=0o6777, uid=0), member("tiny-set/d", tarfile.DIRTYPE))
     )
     unpack(archive, tmp_path, "tiny-set", 100_000)
     mode = (tmp_path / "tiny-set" / "a").stat().st_mode
-    assert not mode & (stat.S_ISUID | stat.S_ISGID | 0o111)
+    assert not mode & (stat.S_ISUID | stat.S_ISGID | 0o022)
 
 
 def test_a_zip_with_folders_is_unpacked(publisher, tmp_path):

@@ -1,15 +1,11 @@
 """One published file over http or https; a download that stops goes on where it stopped."""
 
 import hashlib
-import re
 import time
-from contextlib import suppress
-from dataclasses import dataclass
-from http.client import HTTPException, HTTPMessage, HTTPResponse, InvalidURL, responses
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from ssl import SSLError
 from typing import IO
-from urllib.error import HTTPError, URLError
+from urllib.error import HTTPError
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from fedwsq.core.errors import DataError
@@ -17,11 +13,8 @@ from fedwsq.core.version import VERSION
 from fedwsq.data.sources import File
 
 TIMEOUT_SECONDS = 30.0  # how long a silent server is waited for
-WAITS_SECONDS = (1.0, 2.0, 4.0, 8.0)  # before each further try
-# Not OSError as a whole: a full disk is no trouble of the network's.
-TROUBLE = (URLError, HTTPException, ConnectionError, TimeoutError, SSLError, ValueError)
-PASSING = (408, 416, 429, 500, 502, 503, 504)  # answers worth another try
-STRONG = re.compile('"[!#-~]*"')  # an ETag that If-Range may carry
+TRIES = 5
+WAIT_SECONDS = 2.0  # before each further try
 
 
 class Watcher:
@@ -34,136 +27,68 @@ class Watcher:
         """`have` bytes of a file are on disk by now."""
 
 
-@dataclass(frozen=True)
-class Download:
-    """A file on its way to `path`, where what has arrived waits for the rest, however long."""
+def download(file: File, url: str, path: Path, watcher: Watcher) -> None:
+    """Have the published file at `path`, going on with what has arrived there, however long ago."""
+    for further in reversed(range(TRIES)):
+        try:
+            _receive(file, url, path, watcher)
+            break
+        except (OSError, HTTPException, ValueError) as error:
+            reason = ascii(str(error))[1:-1]  # a server can say anything
+            is_refusal = isinstance(error, HTTPError) and error.code < 500
+            if is_refusal or not further:
+                hint = "the same command goes on from here, --url names a mirror"
+                raise DataError(f"{url}: {reason}; {hint}") from None
+            watcher.note(f"{file.name}: {reason}; trying again")
+            time.sleep(WAIT_SECONDS)
 
-    file: File
-    url: str
-    path: Path
-    watcher: Watcher
+    with open(path, "rb") as arrived:
+        found = hashlib.file_digest(arrived, lambda: hashlib.md5(usedforsecurity=False))
+    if found.hexdigest() != file.md5:
+        _discard(path)
+        raise DataError(f"{url} has not the published MD5 {file.md5}; deleted, try again")
 
-    @property
-    def have(self) -> int:
-        """How many bytes have arrived."""
-        return self.path.stat().st_size if self.path.exists() else 0
 
-    @property
-    def _version_path(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.version")
+def _receive(file: File, url: str, path: Path, watcher: Watcher) -> None:
+    """One connection: ask for what is missing, and append it."""
+    have = path.stat().st_size if path.exists() else 0
+    if have >= file.bytes:
+        return
+    request = Request(url, headers={"User-Agent": f"fedwsq/{VERSION}"})
+    etag_path = _etag_path(path)
+    if have and etag_path.exists():
+        watcher.note(f"{file.name}: going on from byte {have:,}")
+        request.add_header("Range", f"bytes={have}-")
+        request.add_header("If-Range", etag_path.read_text("latin1"))
 
-    def discard(self) -> None:
-        """Forget what has arrived."""
-        self.path.unlink(missing_ok=True)
-        self._version_path.unlink(missing_ok=True)
+    with build_opener(_Redirects).open(request, timeout=TIMEOUT_SECONDS) as response:
+        if response.status != 206:  # it cannot go on, or has another file by now
+            have = 0
+        if response.length not in (None, file.bytes - have):
+            raise DataError(f"{url} has not the published {file.bytes:,} bytes")
+        if not have:
+            _discard(path)
+            etag = response.headers.get("ETag", "")
+            if etag.startswith('"'):  # a weak one does not promise the same bytes
+                etag_path.write_text(etag, "latin1")
 
-    def note(self, text: str) -> None:
-        """Tell the watcher something about this file."""
-        self.watcher.note(f"{self.file.name}: {text}")
-
-    def run(self) -> None:
-        """Have the published file at `path`, going on with what is there."""
-        if self.have >= self.file.bytes and self._is_published():
-            return  # the last process ended between download and unpacking
-        if self.have:
-            self.note(f"going on from byte {self.have:,}")
-
-        for seconds in (*WAITS_SECONDS, None):
-            try:
-                self._receive()
-                break
-            except TROUBLE as error:
-                trouble = _passing(self.url, error)
-                if isinstance(error, HTTPError) and error.code == 416:
-                    self.discard()  # the file is shorter there than what has arrived
-            if seconds is None:
-                raise DataError(
-                    f"{self.url}: {trouble}; given up after {len(WAITS_SECONDS) + 1} tries; "
-                    f"the same command goes on from byte {self.have:,}"
-                )
-            self.note(f"{trouble}; trying again from byte {self.have:,} in {seconds:g} s")
-            time.sleep(seconds)
-
-        if not self._is_published():
-            raise DataError(
-                f"{self.file.name} from {self.url} has another MD5 than the published "
-                f"{self.file.md5}: it was damaged on the way or is another file, and is deleted; "
-                "try again, or another address with --url"
-            )
-
-    def _is_published(self) -> bool:
-        """Whether this is the published file; deleted if not."""
-        with open(self.path, "rb") as file:
-            found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False))
-        same = found.hexdigest() == self.file.md5
-        if not same:
-            self.discard()
-        return same
-
-    def _receive(self) -> None:
-        """One connection: ask for what is missing, and append it."""
-        have = self.have
-        known = self._known_version()
-        request = Request(self.url, headers={"User-Agent": f"fedwsq/{VERSION}"})
-        if have:
-            request.add_header("Range", f"bytes={have}-")
-        if have and known:
-            request.add_header("If-Range", known)
-
-        with build_opener(_Redirects).open(request, timeout=TIMEOUT_SECONDS) as response:
-            version = response.headers.get("ETag", known)
-            if response.status == 206:
-                begins = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-                if not begins or (known and version != known):
-                    self.discard()
-                    raise ConnectionError("the server has another file than before")
-            else:  # the whole file, whatever was asked for
-                if response.length not in (None, self.file.bytes):
-                    raise DataError(
-                        f"{self.url} has {response.length:,} bytes, but {self.file.name} is "
-                        f"published with {self.file.bytes:,}; refused"
-                    )
-                if have:
-                    self.note("the server cannot go on, or has another file; starting over")
-                self.discard()
-            # With the address, for another mirror has another word for the same version.
-            self._version_path.write_text(f"{self.url}\n{version}", "utf-8")
-            self._append(response)
-
-    def _append(self, response: HTTPResponse) -> None:
-        """Never more than was published, whatever arrives; the checksum decides what it is."""
-        missing = self.file.bytes - self.have
-        with open(self.path, "ab") as out:
-            while missing:
-                chunk = response.read1(min(missing, 1 << 18))
+        with open(path, "ab") as out:
+            while have < file.bytes:  # and no further, whatever arrives
+                chunk = response.read1(min(file.bytes - have, 1 << 18))
                 if not chunk:
                     raise ConnectionError("the connection closed early")
                 out.write(chunk)
-                missing -= len(chunk)
-                self.watcher.received(self.file, self.file.bytes - missing)
-
-    def _known_version(self) -> str:
-        """Of what has arrived; empty if it came from elsewhere: then the checksum alone decides."""
-        with suppress(OSError, ValueError):
-            url, version = self._version_path.read_text("utf-8").split("\n")
-            if url == self.url and STRONG.fullmatch(version):
-                return version
-        return ""
+                have += len(chunk)
+                watcher.received(file, have)
 
 
-def _passing(url: str, error: Exception) -> str:
-    """Trouble in words, if it may pass; else it is an error of ours."""
-    if isinstance(error, HTTPError):
-        words = f"the server answers {error.code} ({responses.get(error.code, 'unknown')})"
-        passing = error.code in PASSING
-    else:
-        reason = error.reason if isinstance(error, URLError) else error
-        words = ascii(str(reason))[1:-1] or type(reason).__name__  # a server can say anything
-        # No address, or a certificate that is not valid here.
-        passing = not isinstance(reason, InvalidURL | ValueError)
-    if not passing:
-        raise DataError(f"{url}: {words}; try another address with --url") from None
-    return words
+def _etag_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.etag")
+
+
+def _discard(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    _etag_path(path).unlink(missing_ok=True)
 
 
 class _Redirects(HTTPRedirectHandler):

@@ -5,18 +5,16 @@ takes its place in one step.
 """
 
 import os
-import re
 import shutil
-import string
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import quote
+from tempfile import TemporaryDirectory
 
 from fedwsq.core.errors import DataError
 from fedwsq.core.files import try_lock
-from fedwsq.data.download import Download, Watcher
-from fedwsq.data.sources import File, Source
+from fedwsq.data.download import Watcher, download
+from fedwsq.data.sources import Source
 from fedwsq.data.unpack import unpack
 
 
@@ -27,18 +25,20 @@ def fetch(source: Source, root: Path, force: bool = False, watcher: Watcher | No
     looks like the data set and is not.
     """
     target = root / source.folder
-    downloads = _downloads(source, root, watcher or Watcher())
+    watcher = watcher or Watcher()
+    if not source.url.startswith(("http://", "https://")):
+        raise DataError(f"the address is {source.url!r}, must begin with http:// or https://")
     if target.exists() and not force:
         return False
-    with _alone(work_folder(source, root)):
+    with _alone(work_folder(source, root)) as work:
         if target.exists() and not force:  # fetched by another process a moment ago
             return False
-        _require_space(source, root, downloads)
-        for download in downloads:
-            download.run()
-        _install(source, root, downloads)
-        for download in downloads:
-            download.discard()
+        for file in source.files:
+            url = source.url + file.name if source.url.endswith("/") else source.url
+            download(file, url, work / file.name, watcher)
+            watcher.note(f"{file.name}: verified")
+        _install(source, work, target)
+        shutil.rmtree(work, ignore_errors=True)  # the data set is in place, whatever stays
     return True
 
 
@@ -49,81 +49,38 @@ def work_folder(source: Source, root: Path) -> Path:
 
 def kept_bytes(source: Source, root: Path) -> int:
     """How much of a stopped download is there to go on with."""
-    return sum(download.have for download in _downloads(source, root, Watcher()))
-
-
-def _downloads(source: Source, root: Path, watcher: Watcher) -> list[Download]:
-    work = work_folder(source, root)
-    return [
-        Download(file, _address(source, file), work / file.name, watcher) for file in source.files
-    ]
-
-
-def _address(source: Source, file: File) -> str:
-    url = quote(source.url, safe=string.punctuation)
-    if not re.match("https?://[^/]", url, re.IGNORECASE):
-        raise DataError(
-            f"the address is {url!r}, must begin with http:// or https:// and name a host"
-        )
-    if url.endswith("/"):
-        return url + file.name
-    if len(source.files) > 1:
-        raise DataError(
-            f"the address is {url!r}, but {source.title} is {len(source.files)} files; "
-            "give the address of the folder that holds them, ending in /"
-        )
-    return url
+    paths = [work_folder(source, root) / file.name for file in source.files]
+    return sum(path.stat().st_size for path in paths if path.exists())
 
 
 @contextmanager
-def _alone(work: Path) -> Iterator[None]:
-    """Only one process works in the folder, which goes away if nothing to go on with is left."""
-    in_use = DataError(f"{work} is in use: the same data set is being fetched; wait for it")
-    lock = work / "lock"
-    with ExitStack() as stack:
-        try:
-            work.mkdir(parents=True, exist_ok=True)
-            file = stack.enter_context(open(lock, "a"))
-        except FileExistsError:
-            raise DataError(f"{work} is no folder; move away what is in its place") from None
-        except FileNotFoundError:  # another process ended just now, and took the folder with it
-            raise in_use from None
-        # Or it took the file: a lock on one without a name keeps nobody out.
+def _alone(work: Path) -> Iterator[Path]:
+    """A folder for one process alone; it goes away if nothing to go on with is left in it."""
+    work.parent.mkdir(parents=True, exist_ok=True)
+    lock = work.with_suffix(".lock")
+    with open(lock, "a") as file:
+        # Without a name, the file belonged to a process that ended just now; it keeps nobody out.
         if not try_lock(file) or os.fstat(file.fileno()).st_nlink == 0:
-            raise in_use
+            raise DataError(f"{work} is in use: the data set is being fetched; wait for it")
         try:
-            yield
+            work.mkdir(exist_ok=True)
+            yield work
         finally:
             with suppress(OSError):
-                lock.unlink()
                 work.rmdir()
+            lock.unlink()
 
 
-def _require_space(source: Source, root: Path, downloads: list[Download]) -> None:
-    missing = sum(max(0, download.file.bytes - download.have) for download in downloads)
-    need = missing + source.unpacked_bytes
-    free = shutil.disk_usage(root).free
-    if need > free:
-        raise DataError(
-            f"{source.title} needs {need:,} bytes in {root} to arrive and be unpacked, but "
-            f"{free:,} are free; make room, or choose another place with --root"
-        )
-
-
-def _install(source: Source, root: Path, downloads: list[Download]) -> None:
+def _install(source: Source, work: Path, target: Path) -> None:
     """Unpack on the same disk, then move into place."""
-    target = root / source.folder
-    aside = work_folder(source, root) / "unpacked"
-    shutil.rmtree(aside, ignore_errors=True)  # left behind by a process that was killed
-    try:
-        for download in downloads:
-            download.note("verified, unpacking")
-            unpack(download.path, aside, source.folder, source.unpacked_bytes)
-        if not (aside / source.folder).is_dir():
-            raise DataError(f"{source.title} is not unpacked: it has no folder {source.folder}")
+    with TemporaryDirectory(dir=work, ignore_cleanup_errors=True) as name:
+        aside = Path(name)
+        for file in source.files:
+            unpack(work / file.name, aside, source.folder, source.unpacked_bytes)
+        whole = aside / source.folder
+        if not whole.is_dir() or len(os.listdir(aside)) > 1:
+            raise DataError(f"{source.title} is not one folder {source.folder}; refused")
         os.sync()  # a power cut after the rename must not find empty files
         if os.path.lexists(target):
             target.rename(aside / "old")  # a link moves, and not what it points to
-        (aside / source.folder).rename(target)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        whole.rename(target)
