@@ -52,7 +52,7 @@ def test_a_cell_that_fails_is_named(tmp_path):
         "    def __init__(self, classes):\n"
         "        super().__init__(64, classes)\n"
         "    def forward(self, x):\n"
-        "        if self.training:\n"
+        "        if self.training and len(x) > 8:\n"  # a trial has no more
         "            raise ValueError('no')\n"
         "        return super().forward(x.flatten(1))\n"
         "try:\n"

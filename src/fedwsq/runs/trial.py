@@ -15,6 +15,7 @@ from fedwsq.federation.simulation import Simulation
 from fedwsq.models.part import trainable
 from fedwsq.training import Shard
 from fedwsq.training.precision import autocast
+from fedwsq.transports.blame import in_one_line
 
 BATCH = 8  # examples: enough to tell, and quick
 
@@ -57,7 +58,7 @@ def learn(network: nn.Module, shard: Shard, charter: Charter, device: torch.devi
         raise ConfigError(
             f"training.criterion = {training.criterion.name} cannot take outputs of shape "
             f"{list(outputs.shape)} with targets of shape {list(y.shape)} ({y.dtype}): "
-            f"{_first_line(error)}; use a criterion made for such targets"
+            f"{in_one_line(error)}; use a criterion made for such targets"
         ) from error
     if loss.numel() != 1:
         raise ConfigError(
@@ -75,7 +76,7 @@ def _outputs(network: nn.Module, x: Tensor) -> Tensor:
         raise
     except Exception as error:
         raise ConfigError(
-            f"the model cannot take a batch of shape {list(x.shape)}: {_first_line(error)}; "
+            f"the model cannot take a batch of shape {list(x.shape)}: {in_one_line(error)}; "
             "choose a model made for such examples, or store the examples as the model takes them"
         ) from error
     if not isinstance(outputs, Tensor):
@@ -115,7 +116,7 @@ def _score(network: nn.Module, simulation: Simulation, device: torch.device) -> 
     except Exception as error:
         raise ConfigError(
             f"metric = {plan.metric.name} cannot take targets of shape {list(y.shape)} "
-            f"({y.dtype}): {_first_line(error)}; accuracy needs one class an example, "
+            f"({y.dtype}): {in_one_line(error)}; accuracy needs one class an example, "
             "minus_squared_error as many targets as outputs; for several labels an example "
             "bring a metric of your own (docs/extending.md)"
         ) from error
@@ -133,7 +134,3 @@ def _code(gradients: Params, charter: Charter) -> None:
     sent = charter.uplink.send(vectors, shared, key, granted)
     charter.uplink.check(sent.packets, algorithm.sends, granted)
     charter.uplink.receive(sent.packets, shared, key)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
