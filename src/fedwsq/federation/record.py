@@ -1,15 +1,18 @@
 """Results are rows: one `RoundRecord` a round, one line of `rounds.jsonl` each."""
 
+import functools
 import json
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, dataclass, field
+from reprlib import repr as brief
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 import torch
 from torch import Tensor
 
+from fedwsq.core.typed import fits
 from fedwsq.core.types import Channel
 from fedwsq.evaluation import Scores, worst_decile
 from fedwsq.federation.clock import Times
@@ -86,10 +89,18 @@ class RoundRecord:
         A line that is no record is a ValueError.
         """
         found: Any = json.loads(line)
-        if not isinstance(found, dict) or not isinstance(found.get("round"), int):
-            raise ValueError(f"not a record: {line!r}")
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in found.items() if key in known})
+        if not isinstance(found, dict) or "round" not in found:
+            raise ValueError("not a record")
+        hints = _record_hints()
+        for key, value in found.items():
+            if key in hints and not fits(value, hints[key]):
+                raise ValueError(f"{key} is {brief(value)}")
+        return cls(**{key: value for key, value in found.items() if key in hints})
+
+
+@functools.cache
+def _record_hints() -> dict[str, Any]:
+    return get_type_hints(RoundRecord)
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from fedwsq.runs.backend import (
     default_workers,
     resolve_device,
 )
-from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
+from fedwsq.runs.checkpoint import load_snapshot, require_fit, save_snapshot
 from fedwsq.runs.directory import ROWS, append_row, locked, make_folder, require_free, rewind
 from fedwsq.runs.failures import LOG, Log, Watch, stop_at_once
 from fedwsq.runs.forecast import Forecast, foresee
@@ -137,17 +137,18 @@ class Run:
                 raise ConfigError(
                     f"rounds is {plan.rounds}, but {folder} has run {snapshot.round} rounds already"
                 )
-            chosen = resolve_device(device or manifest.get("device", "auto"))
+            chosen = resolve_device(device or str(manifest.get("device", "auto")))
             here = locate(make_plan(plan_settings(plan), moved)) if moved else plan
             machine = Machine(chosen, default_workers(workers, plan, chosen))
             run = cls(folder, here, machine, snapshot, backend)
             run.digest = plan_digest(plan)
             require_the_same(manifest, here, run.backend)
+            require_fit(snapshot, first_snapshot(run.charter))
             write_atomically(folder / "config.toml", dump_plan(plan).encode())
             run.records, lost_rows = rewind(folder, snapshot.round)
             damage = damage and f"{damage}; going on from round {snapshot.round}"
             warnings = (damage, lost_rows, machine_changes(manifest, run.manifest()))
-            run.warnings = [warning for warning in warnings if warning]
+            run.warnings = [printable(warning) for warning in warnings if warning]
             yield run
 
     def go(
