@@ -1,18 +1,16 @@
 """Results are rows: one `RoundRecord` a round, one line of `rounds.jsonl` each."""
 
-import functools
 import json
 import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from reprlib import repr as brief
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedwsq.core.typed import fits
+from fedwsq.core.checked import checked
 from fedwsq.core.types import Channel
 from fedwsq.evaluation import Scores, worst_decile
 from fedwsq.federation.clock import Times
@@ -78,6 +76,17 @@ class RoundRecord:
         )
         return next((value for value in values if value is not None), None)
 
+    @property
+    def accuracy_ema(self) -> float | None:
+        """Its moving average."""
+        values = (
+            self.test_accuracy_ema,
+            self.validation_accuracy_ema,
+            self.test_metric_ema,
+            self.validation_metric_ema,
+        )
+        return next((value for value in values if value is not None), None)
+
     def line(self) -> str:
         """The record as one line of JSON."""
         return json.dumps(asdict(self), allow_nan=False) + "\n"
@@ -88,19 +97,7 @@ class RoundRecord:
 
         A line that is no record is a ValueError.
         """
-        found: Any = json.loads(line)
-        if not isinstance(found, dict) or "round" not in found:
-            raise ValueError("not a record")
-        hints = _record_hints()
-        for key, value in found.items():
-            if key in hints and not fits(value, hints[key]):
-                raise ValueError(f"{key} is {brief(value)}")
-        return cls(**{key: value for key, value in found.items() if key in hints})
-
-
-@functools.cache
-def _record_hints() -> dict[str, Any]:
-    return get_type_hints(RoundRecord)
+        return checked(cls, json.loads(line))
 
 
 @dataclass(frozen=True)

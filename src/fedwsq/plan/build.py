@@ -15,9 +15,9 @@ from reprlib import repr as brief
 from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from fedwsq.codecs import Codec, Fixed
+from fedwsq.core.checked import LARGEST
 from fedwsq.core.errors import ConfigError, did_you_mean, nearest
 from fedwsq.core.recipe import Recipe
-from fedwsq.core.typed import MAX_INT
 from fedwsq.plan.merge import merge
 from fedwsq.plan.read import Settings, parse_overrides, read_config
 from fedwsq.plan.settings import Plan
@@ -211,7 +211,7 @@ def _plain(hint: Any, value: Any, where: str) -> Any:
         return value
     # To Python, true is a whole number too; to the writer of a config it is a mistake.
     truth = isinstance(value, bool)
-    if isinstance(value, int) and abs(value) >= MAX_INT:
+    if isinstance(value, int) and abs(value) > LARGEST:
         raise ConfigError(f"{where} is {brief(value)}, must be within 64 bits")
     if hint is float and isinstance(value, int) and not truth:
         value = float(value)

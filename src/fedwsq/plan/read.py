@@ -2,7 +2,7 @@
 
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -98,3 +98,14 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key, value
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{key} cannot be read: {error}") from None
+
+
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> Settings:
+    """Nested settings by dotted name: {"uplink": {"bits": 4}} -> {"uplink.bits": 4}."""
+    found: Settings = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= dotted(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found

@@ -11,9 +11,9 @@ import safetensors
 import torch
 from torch import Tensor
 
+from fedwsq.core.checked import fits
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors
-from fedwsq.core.typed import fits
 from fedwsq.core.types import Params, Vectors
 from fedwsq.federation.downlink import PublicModel
 from fedwsq.federation.server import Snapshot
@@ -87,7 +87,7 @@ def _snapshot(plain: dict[str, Any], tensors: Params) -> Snapshot:
     """What a checkpoint says; a digest vouches for no more than that nothing was lost."""
     number = plain["round"]
     ema = plain["accuracy_ema"]
-    if not fits(number, int) or not 0 <= number < 2**31 or not fits(ema, float | None):
+    if not fits(int, number) or not 0 <= number < 2**31 or not fits(float | None, ema):
         raise ValueError(f"its round is {brief(number)}, its mean accuracy {brief(ema)}")
     for name, x in tensors.items():
         if x.is_floating_point() and not torch.isfinite(x).all():

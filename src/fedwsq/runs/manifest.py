@@ -13,9 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from fedwsq.core.checked import fits
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import read_text
-from fedwsq.core.typed import fits
 from fedwsq.core.version import VERSION
 from fedwsq.models import weights_digest
 from fedwsq.plan import Plan
@@ -65,7 +65,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise RunError(f"{folder} is not a run directory: it has no manifest.json") from None
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
-    if not fits(manifest, dict[str, Value]):
+    if not fits(dict[str, Value], manifest):
         raise RunError(f"{path} is damaged: it must be a table of words and numbers")
     found = manifest.get("format")
     if found != FORMAT:
