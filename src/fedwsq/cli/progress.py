@@ -141,6 +141,9 @@ def follow(run: Run, tensorboard: bool, keep_messages: bool, debug: bool = False
         if board is not None:
             board.close()
     console.print(summary_table(run, summary))
+    privacy = run.spent()
+    if privacy is not None:
+        console.print(privacy.line())
     if (run.folder / LOG).exists():
         console.print(f"some clients failed; their whole tracebacks are in {run.folder / LOG}")
     return 0

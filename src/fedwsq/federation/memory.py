@@ -13,9 +13,11 @@ from typing import NamedTuple
 import safetensors
 from torch import Tensor
 
-from fedwsq.core.files import save_tensors
+from fedwsq.core.files import count_one, save_tensors
 from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Params, State, Vectors
+
+RELEASES = "releases"
 
 
 class ClientMemory(NamedTuple):
@@ -80,6 +82,10 @@ class ClientStore:
         abandoned = [g for g in found if accepted < g != round_]
         for generation in settled[:-1] + abandoned:
             self._path(client, generation).unlink(missing_ok=True)
+
+    def count_release(self, client: int) -> None:
+        """Note, before it leaves, that a client has told something of its data."""
+        count_one(self.folder / str(client) / RELEASES)
 
     def _path(self, client: int, generation: int) -> Path:
         return self.folder / str(client) / f"{generation}.safetensors"

@@ -121,6 +121,8 @@ class Server:
     def sample(self, number: int) -> dict[int, Channel | None]:
         """The clients of a round, in ascending order, each with its channel."""
         seed = derive(self.plan.seed, "sample", number)
+        if self.plan.privacy is not None:  # it counts on nobody's knowing who takes part
+            seed = secrets.randbits(128)
         clients = sample(self.plan.data.clients, self.plan.clients_per_round, seed)
         return {c: self.plan.channels(Key(self.plan.seed, number, c)) for c in clients}
 

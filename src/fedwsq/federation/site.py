@@ -14,7 +14,7 @@ import torch
 from fedwsq.core.errors import MessageError, UpdateError
 from fedwsq.core.threads import one_thread
 from fedwsq.core.tree import to_device
-from fedwsq.core.types import Key, Vectors
+from fedwsq.core.types import Key, State, Update, Vectors
 from fedwsq.data import Dataset
 from fedwsq.evaluation import total
 from fedwsq.federation.charter import Charter, difference
@@ -25,10 +25,12 @@ from fedwsq.federation.owners import (
     ClientData,
     ModelSpec,
     OwnData,
+    Size,
     TestData,
     batches_of,
     format_of,
 )
+from fedwsq.federation.privacy import privatize
 from fedwsq.plan import Plan
 from fedwsq.training import LocalTask, learning_rates
 from fedwsq.transports import Order
@@ -112,15 +114,13 @@ class Site:
         received = self.receive(body)
         order = self._read_order(head, Kind.ORDER, received)
         began = time.perf_counter()
-        task = self._task(order.key)
         try:
             memory = self._recall(order)
         except MemoryLost:
             return replace(_answer_to(order, Kind.FORGOT), agreement=self.charter.digest)
         start = self._start(received, order, memory)
         algorithm = self.charter.plan.algorithm
-        state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
-        update, state = algorithm.client_update(start, state, task)
+        update, state = self._learn(order, start, memory)
         trained = time.perf_counter()
 
         uplink = self.charter.uplink
@@ -133,6 +133,8 @@ class Site:
             state = algorithm.settle(state, self._here(decoded))
         self._remember(order, ClientMemory(state, _kept(sent), start))
         metrics = {"train_seconds": trained - began, "codec_seconds": coded - trained}
+        if self.charter.plan.privacy is not None:
+            metrics = {}  # how long it took tells how much there was to do
         return Message(
             Kind.REPLY,
             order.key,
@@ -144,6 +146,26 @@ class Site:
             metrics={**update.metrics, **metrics},
             packets=sent.packets,
         )
+
+    def _learn(self, order: Message, start: Vectors, memory: ClientMemory) -> tuple[Update, State]:
+        """What the client learns, as it may leave."""
+        algorithm = self.charter.plan.algorithm
+        privacy = self.charter.plan.privacy
+        try:
+            task = self._task(order.key)
+            state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
+            update, state = algorithm.client_update(start, state, task)
+        except Exception:
+            if privacy is None:
+                raise
+            # An error may quote the data.
+            raise UpdateError(
+                "the client could not train; with privacy it does not say why"
+            ) from None
+        if privacy is None:
+            return update, state
+        self.store.count_release(order.key.client)
+        return privatize(update, privacy), state
 
     def _read_order(self, head: Opened, kind: Kind, received: Received) -> Message:
         """An order that belongs to the broadcast that came with it."""
@@ -231,6 +253,8 @@ class Site:
 
     def _evaluate(self, body: bytes | memoryview, head: Opened) -> Message:
         """Score the broadcast model on the client's own test examples."""
+        if self.charter.plan.privacy is not None:
+            raise MessageError("privacy does not cover scores of a client's own examples")
         order = self._load_to_score(body, head, Kind.EVALUATE)
         batches = batches_of(self.data.test_shard(order.key.client))
         scores = [self.scorer.score(batch) for batch in batches]
@@ -271,6 +295,8 @@ class Site:
         if different is not None:
             raise MessageError(different)
         size = self.data.size(hello.key.client)
+        if self.charter.plan.privacy is not None:
+            size = Size(1)  # as everybody says then
         about = {
             "examples": size.examples,
             "labels": list(size.labels),

@@ -12,6 +12,7 @@ _HOMES = {
     "fedwsq.plan.dump": "dump_plan entry_settings plan_digest plan_settings",
     "fedwsq.plan.methods": "METHODS Method",
     "fedwsq.plan.paths": "PLACES locate places",
+    "fedwsq.plan.privacy": "Privacy",
     "fedwsq.plan.read": "code_named parse_override parse_overrides read_config shipped_configs",
     "fedwsq.plan.settings": "BuildModel DataPlan LoadData ModelPlan Plan SplitData",
     "fedwsq.plan.tables": "TABLES importing_only",
@@ -24,6 +25,7 @@ if typing.TYPE_CHECKING:
     from fedwsq.plan.dump import dump_plan, entry_settings, plan_digest, plan_settings
     from fedwsq.plan.methods import METHODS, Method
     from fedwsq.plan.paths import PLACES, locate, places
+    from fedwsq.plan.privacy import Privacy
     from fedwsq.plan.read import (
         code_named,
         parse_override,
@@ -49,6 +51,7 @@ __all__ = [
     "ModelPlan",
     "Overrides",
     "Plan",
+    "Privacy",
     "SplitData",
     "code_named",
     "dump_plan",

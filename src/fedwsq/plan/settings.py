@@ -4,12 +4,14 @@ import re
 from dataclasses import dataclass, field
 
 from fedwsq.algorithms import Algorithm, FedAvg
+from fedwsq.algorithms.fedcm import FedCM
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
 from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.plan.aggregation import WEIGH, Aggregation
+from fedwsq.plan.privacy import Privacy
 from fedwsq.training import Training
 from fedwsq.wire import Downlink, Link
 from fedwsq.wire.channels import Channels, NoChannels
@@ -105,6 +107,7 @@ class Plan:
     uplink: Link = Link()
     downlink: Downlink = Downlink()
     channels: Channels = NoChannels()
+    privacy: Privacy | None = None  # None: clients send what they learned
 
     def __post_init__(self) -> None:
         for name in ("rounds", "clients_per_round", "eval_every", "checkpoint_every"):
@@ -129,4 +132,24 @@ class Plan:
         if self.eval_clients and self.metric.name != "accuracy":
             raise ConfigError(
                 "eval_clients needs metric = accuracy: it weighs the accuracy of each class"
+            )
+        if self.privacy is not None:
+            self._require_covered()
+
+    def _require_covered(self) -> None:
+        """Refuse settings by which more would leave a client than its noised update."""
+        if self.aggregation != "uniform":
+            raise ConfigError(
+                f"aggregation is {self.aggregation}, but with privacy no client says how many "
+                "examples it has; use aggregation=uniform"
+            )
+        if self.eval_clients or self.data.client_test:
+            raise ConfigError(
+                "eval_clients and data.client_test tell of clients' own examples, "
+                "which privacy does not cover; leave them out"
+            )
+        if isinstance(self.algorithm, FedCM):
+            raise ConfigError(
+                "fedcm needs to know how many steps clients took, which privacy keeps with them; "
+                "use another algorithm, such as fedavg"
             )

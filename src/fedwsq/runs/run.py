@@ -46,6 +46,8 @@ from fedwsq.runs.manifest import (
     read_manifest,
     require_the_same,
 )
+from fedwsq.runs.privacy import ASKED, UNREPEATABLE, Counting, Spent, spent
+from fedwsq.runs.privacy import FILE as PRIVACY
 from fedwsq.runs.summary import Summary, summarize
 from fedwsq.training.local import load
 from fedwsq.training.precision import resolve_precision
@@ -73,7 +75,7 @@ class Run:
         self.folder = folder
         self.plan = plan
         self.machine = machine
-        self.warnings: list[str] = []
+        self.warnings: list[str] = [UNREPEATABLE] if plan.privacy is not None else []
         self.records: list[RoundRecord] = []
         self.digest = plan_digest(plan)
         self.backend = backend(plan, machine)
@@ -149,7 +151,7 @@ class Run:
             run.records, lost_rows = rewind(folder, snapshot.round)
             damage = damage and f"{damage}; going on from round {snapshot.round}"
             warnings = (damage, lost_rows, machine_changes(manifest, run.manifest()))
-            run.warnings = [printable(warning) for warning in warnings if warning]
+            run.warnings += [printable(warning) for warning in warnings if warning]
             with keeping_reason(folder):
                 yield run
 
@@ -169,6 +171,8 @@ class Run:
             watches.append(stop_at_once)
         opened = self.backend.open(self.folder / "clients")
         transport, evaluator = opened.watched(watches)
+        if self.plan.privacy is not None:
+            transport = Counting(transport, self.folder / ASKED)
         with closing(transport), open(self.folder / ROWS, "a") as rows:
             server = Server(
                 self.charter,
@@ -190,7 +194,16 @@ class Run:
         self._require_replies(whole=True)
         self._export("model.safetensors", self._committed)
         write_atomically(self.folder / "summary.json", self.summary().text().encode())
+        privacy = self.spent()
+        if privacy is not None:
+            write_atomically(self.folder / PRIVACY, privacy.text().encode())
         return self.summary()
+
+    def spent(self) -> Spent | None:
+        """The privacy that was spent so far; None where nothing is covered."""
+        if self.plan.privacy is None:
+            return None
+        return spent(self.plan, self.plan.privacy, self.folder)
 
     def summary(self) -> Summary:
         """The totals of all rows so far."""
