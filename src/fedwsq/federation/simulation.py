@@ -141,7 +141,7 @@ class SitePool(Pool):
             store = Path(self._temporary.name)
         settings = {"plan": dump_plan(plan), "device": str(device), "store": str(store)}
         setup = Setup(f"{__name__}:serve_plan", json.dumps(settings).encode())
-        super().__init__(setup, workers, device)
+        super().__init__(setup, workers, device, plan.patience)
 
     def close(self) -> None:
         super().close()
