@@ -47,6 +47,7 @@ class RoundRecord:
     replied: int = 0
     failed: int = 0
     failures: dict[str, str] = field(default_factory=dict)  # client -> why
+    clipped: int = 0  # updates far longer than usual, which count for less
     sat_out: int = 0  # sampled, but granted no bits: their channel was too slow
     bits: float | None = None  # mean bits granted per coded parameter
     scale_ratio: float | None = None  # median over coded tensors of mean local / shared scale
@@ -181,6 +182,7 @@ def record(done: Round, uplink: Line) -> RoundRecord:
         replied=len(folded.replies),
         failed=len(assignments) - len(folded.replies),
         failures={str(client): why for client, why in sorted(folded.failures.items())},
+        clipped=folded.clipped,
         sat_out=len(done.channels) - len(assignments),
         bits=_mean([uplink.mean_bits(rates) for rates in granted]),
         scale_ratio=statistics.median(ratios.values()) if ratios else None,

@@ -1,0 +1,145 @@
+"""What replies are held against: fixed limits, and what is usual among the clients of a run.
+
+What is usual is a median, which a minority cannot move far. Where nobody is outside, everything
+is as if there were no bounds, bit for bit.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from fedwsq.core.errors import MessageError
+from fedwsq.plan import Bounds
+from fedwsq.wire import Message, Shared, SideValues
+from fedwsq.wire.message import REPLY_METRICS
+
+ROUNDS = 5  # whose medians say what is usual
+MAX_CLAIM = 1e12  # what a reply says of itself counts up to here
+# The shared scale is far off in the first rounds of a run that starts it from a number: 50 times
+# in the published setting.
+MAX_LEAP = 1000.0
+MAX_SPREAD = 100.0  # of a metric that a method uses, over its median
+
+
+class Seen(NamedTuple):
+    """What a reply is compared by."""
+
+    norms: dict[str, float]  # of each decoded vector
+    examples: float  # as the server knows them, or as it was told
+
+
+@dataclass(frozen=True)
+class Usual:
+    """The medians of the last cohorts, the latest last."""
+
+    norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by vector
+    examples: tuple[float, ...] = ()
+
+    def knows(self, vectors: Sequence[str]) -> bool:
+        """Whether there is something to compare a reply with."""
+        return bool(self.examples) and all(self.norms.get(vector) for vector in vectors)
+
+    def after(self, cohort: Sequence[Seen]) -> "Usual":
+        """With one more cohort."""
+        if not cohort:
+            return self
+        norms = dict(self.norms)
+        for vector in cohort[0].norms:
+            found = [seen.norms[vector] for seen in cohort]
+            norms[vector] = _with_median(self.norms.get(vector, ()), found)
+        examples = _with_median(self.examples, [seen.examples for seen in cohort])
+        return Usual(norms, examples)
+
+
+def _with_median(medians: tuple[float, ...], found: list[float]) -> tuple[float, ...]:
+    """Of what is 0 nothing can be a multiple: a cohort that did nothing says nothing."""
+    median = statistics.median(found)
+    if not median:
+        return medians
+    return (*medians, median)[-ROUNDS:]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a reply may be; infinite where there is nothing to compare it with."""
+
+    norms: Mapping[str, float]
+    examples: float
+
+    def factor(self, vector: str, norm: float) -> float:
+        """What an update is multiplied with; 1 unless it is too long."""
+        limit = self.norms.get(vector, math.inf)
+        return 1.0 if norm <= limit else limit / norm
+
+
+def limits(bounds: Bounds, usual: Usual) -> Limits:
+    norms = {}
+    for vector, medians in usual.norms.items():
+        if bounds.norm and medians:
+            norms[vector] = bounds.norm * statistics.median(medians)
+    examples = math.inf
+    if usual.examples:
+        examples = bounds.weight * statistics.median(usual.examples)
+    return Limits(norms, examples)
+
+
+def check_claims(message: Message, shared: Shared, largest: float) -> None:
+    """Refuse scales that no sane update has, and metrics that no training has."""
+    for vector, states in shared.items():
+        for name in states:
+            scale = max(message.packets[vector][name].side, default=0.0)
+            if scale > largest:
+                raise MessageError(
+                    f"a scale of tensor {name} of {vector!r} is {scale:g}, "
+                    f"at most {largest:g} is let in (bounds.magnitude)"
+                )
+    for name in REPLY_METRICS:
+        value = message.metrics.get(name, 0.0)
+        if value < 0 and name != "loss":
+            raise MessageError(f"metric {name!r} is {value:g}, must not be negative")
+
+
+def bounded_sides(shared: Shared, sides: SideValues, factor: float) -> SideValues:
+    """Side values of which those that are far above the others are scaled down.
+
+    A tensor's scales are compared as a whole, by their root mean square: those of single channels
+    differ between honest clients by any factor.
+    """
+    bounded: SideValues = {}
+    for vector, tensors in sides.items():
+        bounded[vector] = {}
+        for name, found in tensors.items():
+            before = _root_mean_square(shared[vector][name].double().numpy()[None])[0]
+            bounded[vector][name] = _bounded(found, float(before), factor)
+    return bounded
+
+
+def _bounded(
+    sides: list[tuple[float, ...]], before: float, factor: float
+) -> list[tuple[float, ...]]:
+    sizes = _root_mean_square(np.array(sides, np.float64))
+    if not sizes.any():
+        return sides
+    limit = factor * float(np.median(sizes[sizes > 0]))
+    if before:
+        limit = min(limit, MAX_LEAP * before)
+    return [
+        side if size <= limit else tuple(value * limit / size for value in side)
+        for side, size in zip(sides, sizes.tolist(), strict=True)
+    ]
+
+
+def _root_mean_square(scales: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
+    """Of each row."""
+    found: np.typing.NDArray[np.float64] = np.sqrt(np.square(scales).mean(1))
+    return found
+
+
+def bounded_mean(values: Sequence[float]) -> float:
+    """The mean, of values within `MAX_SPREAD` times the median magnitude."""
+    limit = MAX_SPREAD * statistics.median(map(abs, values))
+    return statistics.fmean(min(max(value, -limit), limit) for value in values)
