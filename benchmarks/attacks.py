@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from script import parser, rows
 
 from fedwsq.codecs import Float32
 from fedwsq.codecs.base import Packet
@@ -35,6 +34,7 @@ from fedwsq.runs.backend import Machine, Opened, Simulated
 from fedwsq.transports import Answer, Failure, Order, Reply, Transport
 from fedwsq.wire import Kind, Line, Message, Shared, decode, encode
 from fedwsq.wire.parse import kind_of
+from script import parser, rows
 
 SEEDS = (0, 1, 2)
 LAST = 5  # rounds whose accuracies are averaged
