@@ -17,7 +17,10 @@ from fedwsq.plan import Bounds
 from fedwsq.wire import Message, Shared, SideValues
 from fedwsq.wire.message import REPLY_METRICS
 
-ROUNDS = 5  # whose medians say what is usual
+# Cohorts whose medians say what is usual: the larger of what was lately and what was for long.
+# Updates may grow quickly at first; later most clients learn little more, and some still do.
+LATELY = 5
+FOR_LONG = 50
 MAX_CLAIM = 1e12  # what a reply says of itself counts up to here
 # The shared scale is far off in the first rounds of a run that starts it from a number: 50 times
 # in the published setting.
@@ -40,8 +43,8 @@ class Usual:
     examples: tuple[float, ...] = ()
 
     def knows(self, vectors: Sequence[str]) -> bool:
-        """Whether there is something to compare a reply with."""
-        return bool(self.examples) and all(self.norms.get(vector) for vector in vectors)
+        """Whether there is enough to compare replies with, before all of a cohort are there."""
+        return all(len(self.norms.get(vector, ())) >= LATELY for vector in vectors)
 
     def after(self, cohort: Sequence[Seen]) -> "Usual":
         """With one more cohort."""
@@ -60,7 +63,7 @@ def _with_median(medians: tuple[float, ...], found: list[float]) -> tuple[float,
     median = statistics.median(found)
     if not median:
         return medians
-    return (*medians, median)[-ROUNDS:]
+    return (*medians, median)[-FOR_LONG:]
 
 
 @dataclass(frozen=True)
@@ -68,23 +71,34 @@ class Limits:
     """How much a reply may be; infinite where there is nothing to compare it with."""
 
     norms: Mapping[str, float]
-    examples: float
+    examples: float  # of a client that the server has only been told of
+    usual_examples: float
 
-    def factor(self, vector: str, norm: float) -> float:
-        """What an update is multiplied with; 1 unless it is too long."""
-        limit = self.norms.get(vector, math.inf)
+    def factor(self, vector: str, norm: float, examples: float) -> float:
+        """What an update is multiplied with; 1 unless it is too long.
+
+        Who is known to have more examples than usual takes more steps, and may get farther.
+        """
+        limit = self.norms.get(vector, math.inf) * max(1.0, examples / self.usual_examples)
         return 1.0 if norm <= limit else limit / norm
 
 
-def limits(bounds: Bounds, usual: Usual) -> Limits:
+def limits(bounds: Bounds, usual: Usual, cohort: Sequence[Seen] = ()) -> Limits:
+    """What a reply may be; while little is known, its own cohort says what is usual, too."""
+    known = usual.after(cohort)
     norms = {}
-    for vector, medians in usual.norms.items():
+    for vector, medians in known.norms.items():
         if bounds.norm and medians:
-            norms[vector] = bounds.norm * statistics.median(medians)
-    examples = math.inf
-    if usual.examples:
-        examples = bounds.weight * statistics.median(usual.examples)
-    return Limits(norms, examples)
+            own = medians[-1] if cohort else 0.0
+            norms[vector] = bounds.norm * max(own, _typical(medians))
+    if not known.examples:
+        return Limits(norms, math.inf, math.inf)
+    examples = _typical(known.examples)
+    return Limits(norms, bounds.weight * examples, examples)
+
+
+def _typical(medians: tuple[float, ...]) -> float:
+    return max(statistics.median(medians[-LATELY:]), statistics.median(medians))
 
 
 def check_claims(message: Message, shared: Shared, largest: float) -> None:

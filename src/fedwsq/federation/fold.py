@@ -106,8 +106,8 @@ class Fold:
     """Takes answers in any order and adds them up in client order; early ones wait packed.
 
     Floating-point sums depend on their order: this way they do not depend on who was quicker.
-    While nothing is known of what is usual, in a run's first round, all wait for the last: then
-    the cohort itself is what each is held against.
+    While little is known of what is usual, in a run's first rounds, all wait for the last: then
+    the cohort itself is what each is held against, too.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Fold:
         return client in self.spool or client in self.folded.failures
 
     def _limits_of_cohort(self) -> Limits:
-        """What is usual among those who wait; they are read once more when their turn comes."""
+        """From those who wait, too; they are read once more when their turn comes."""
         cohort = []
         for client in self._turn:
             if client not in self.spool:
@@ -172,7 +172,7 @@ class Fold:
                 continue
             if reply.message.kind == Kind.REPLY:
                 cohort.append(reply.seen)
-        return limits(self.bounds, self.before.usual.after(cohort))
+        return limits(self.bounds, self.before.usual, cohort)
 
     def _add(self, client: int, most: Limits) -> None:
         """Add a client's reply, or note why not; it is checked whole before any of it counts."""
@@ -197,11 +197,11 @@ class Fold:
             folded.failures[client] = "it lost its memory of earlier rounds and starts anew"
             return
 
-        examples = seen.examples
-        if not self.assignments[client].certain:
-            examples = min(examples, most.examples)
+        certain = self.assignments[client].certain
+        examples = seen.examples if certain else min(seen.examples, most.examples)
         weight = WEIGH[self.charter.plan.aggregation](examples, message.error)
-        factors = {vector: most.factor(vector, norm) for vector, norm in seen.norms.items()}
+        known = examples if certain else 0.0
+        factors = {vector: most.factor(vector, norm, known) for vector, norm in seen.norms.items()}
         for vector, factor in factors.items():
             packets = {vector: message.packets[vector]}
             self._sums.add(packets, self.shared, message.key, weight * factor)
