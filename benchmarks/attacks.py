@@ -5,10 +5,11 @@
 
 In every round one of the five clients asked, another each time, answers with a message of its own
 making: well-formed, with the right key, nonce and checksum. `digits` is the quick start, 40 rounds;
-`cifar10` is ResNet-8 with Dirichlet 0.3, 20 rounds of one epoch. A cell is the mean accuracy of the
-last five rounds over three seeds, in percent; `four honest` is what is left if the attacker says
-nothing. Every run is a run directory in OUT; those that are done are not run again, those that were
-stopped go on. Ctrl-C at any time: the table is written from what there is.
+`cifar10` is ResNet-8 with Dirichlet 0.3, 20 rounds of one epoch. A cell is an accuracy in percent,
+the mean over three seeds of the last five rounds, with CIFAR-10 of the last one; `four honest` is
+what is left if the attacker says nothing. Every run is a run directory in OUT; those that are done
+are not run again, those that were stopped go on. Ctrl-C at any time: the table is written from what
+there is.
 """
 
 import argparse
@@ -37,7 +38,7 @@ from fedwsq.wire.parse import kind_of
 from script import parser, rows
 
 SEEDS = (0, 1, 2)
-LAST = 5  # rounds whose accuracies are averaged
+LAST = 5  # scores that are averaged
 ONCE = 20  # the round of the single message
 Attack = Callable[[Message, Shared, Line], Message | None]  # None: no answer at all
 
@@ -189,8 +190,6 @@ class Attacked(Simulated):
 Settings = Mapping[str, Any]
 DEFENCES: dict[str, Settings] = {
     "defaults": {},
-    "defaults, uniform": {"aggregation": "uniform"},
-    "no bounds on norms": {"bounds.norm": 0.0},
     "trimmed mean": {"combine": "trimmed_mean", "aggregation": "uniform"},
     "median": {"combine": "median", "aggregation": "uniform"},
     "median, buckets of 2": {
@@ -204,11 +203,11 @@ Cell = tuple[str, str]  # attack, defence
 
 
 def digits_cells() -> list[Cell]:
-    cells = [("four honest", "defaults"), ("nobody attacks", "defaults")]
+    cells = [("four honest", "defaults")]
     attacks = [attack for attack in ATTACKS if attack not in ("four honest", "nobody attacks")]
     for attack in attacks:
         cells += [(attack, "defaults"), (attack, "krum")]
-    cells += [("nobody attacks", "krum"), ("four honest", "defaults, uniform")]
+    cells += [("nobody attacks", "defaults"), ("nobody attacks", "krum")]
     for defence in ("trimmed mean", "median", "centred clipping", "median, buckets of 2"):
         cells += [("update x -10", defence), ("sign flip", defence)]
     return cells
@@ -251,7 +250,7 @@ def run_all(world: str, out: Path, data: str, seeds: Sequence[int]) -> Iterator[
             config = "quickstart"
             if world == "cifar10":
                 config = "cifar10-resnet8"
-                settings |= {"data.root": data, "training.epochs": 1}
+                settings |= {"data.root": data, "training.epochs": 1, "eval_every": 20}
                 settings["aggregation"] = "uniform"
             name = f"{attack} {defence} {seed}".replace(" ", "_").replace(",", "")
             accuracy = run_cell(out / world / name, config, settings, attack)

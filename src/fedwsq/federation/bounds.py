@@ -17,10 +17,10 @@ from fedwsq.plan import Bounds
 from fedwsq.wire import Message, Shared, SideValues
 from fedwsq.wire.message import REPLY_METRICS
 
-# Cohorts whose medians say what is usual: the larger of what was lately and what was for long.
-# Updates may grow quickly at first; later most clients learn little more, and some still do.
-LATELY = 5
-FOR_LONG = 50
+LATELY = 5  # cohorts that say together what is usual
+# What was usual is forgotten slowly: late in a run most clients learn little more, and some still
+# as much as ever. A hundredth a round halves it in 69.
+KEPT = 0.99
 MAX_CLAIM = 1e12  # what a reply says of itself counts up to here
 # The shared scale is far off in the first rounds of a run that starts it from a number: 50 times
 # in the published setting.
@@ -36,34 +36,42 @@ class Seen(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Usual:
-    """The medians of the last cohorts, the latest last."""
+class Trend:
+    """What is usual of one quantity, by the medians of cohorts."""
 
-    norms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by vector
-    examples: tuple[float, ...] = ()
+    latest: tuple[float, ...] = ()
+    level: float = 0.0  # the median of the latest, or what was usual before, whichever is more
+
+    def after(self, found: Sequence[float]) -> "Trend":
+        """With one more cohort; of one that did nothing, nothing could be a multiple."""
+        median = statistics.median(found)
+        if not median:
+            return self
+        latest = (*self.latest, median)[-LATELY:]
+        return Trend(latest, max(KEPT * self.level, statistics.median(latest)))
+
+
+@dataclass(frozen=True)
+class Usual:
+    """What is usual of the updates of a run."""
+
+    norms: Mapping[str, Trend] = field(default_factory=dict)  # by vector
+    examples: Trend = Trend()
 
     def knows(self, vectors: Sequence[str]) -> bool:
-        """Whether there is enough to compare replies with, before all of a cohort are there."""
-        return all(len(self.norms.get(vector, ())) >= LATELY for vector in vectors)
+        """Whether there is enough to hold replies against before all of a cohort are there."""
+        none = Trend()
+        return all(len(self.norms.get(vector, none).latest) == LATELY for vector in vectors)
 
     def after(self, cohort: Sequence[Seen]) -> "Usual":
         """With one more cohort."""
         if not cohort:
             return self
-        norms = dict(self.norms)
+        norms = {}
         for vector in cohort[0].norms:
-            found = [seen.norms[vector] for seen in cohort]
-            norms[vector] = _with_median(self.norms.get(vector, ()), found)
-        examples = _with_median(self.examples, [seen.examples for seen in cohort])
-        return Usual(norms, examples)
-
-
-def _with_median(medians: tuple[float, ...], found: list[float]) -> tuple[float, ...]:
-    """Of what is 0 nothing can be a multiple: a cohort that did nothing says nothing."""
-    median = statistics.median(found)
-    if not median:
-        return medians
-    return (*medians, median)[-FOR_LONG:]
+            before = self.norms.get(vector, Trend())
+            norms[vector] = before.after([seen.norms[vector] for seen in cohort])
+        return Usual(norms, self.examples.after([seen.examples for seen in cohort]))
 
 
 @dataclass(frozen=True)
@@ -87,18 +95,12 @@ def limits(bounds: Bounds, usual: Usual, cohort: Sequence[Seen] = ()) -> Limits:
     """What a reply may be; while little is known, its own cohort says what is usual, too."""
     known = usual.after(cohort)
     norms = {}
-    for vector, medians in known.norms.items():
-        if bounds.norm and medians:
-            own = medians[-1] if cohort else 0.0
-            norms[vector] = bounds.norm * max(own, _typical(medians))
-    if not known.examples:
-        return Limits(norms, math.inf, math.inf)
-    examples = _typical(known.examples)
+    for vector, trend in known.norms.items():
+        level = max(trend.level, *trend.latest[-1:]) if cohort else trend.level
+        if bounds.norm and level:
+            norms[vector] = bounds.norm * level
+    examples = known.examples.level or math.inf
     return Limits(norms, bounds.weight * examples, examples)
-
-
-def _typical(medians: tuple[float, ...]) -> float:
-    return max(statistics.median(medians[-LATELY:]), statistics.median(medians))
 
 
 def check_claims(message: Message, shared: Shared, largest: float) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors
 from fedwsq.core.types import Params
-from fedwsq.federation.bounds import Usual
+from fedwsq.federation.bounds import Trend, Usual
 from fedwsq.federation.downlink import PublicModel
 from fedwsq.federation.server import Snapshot
 
@@ -87,14 +87,19 @@ def _load(path: Path) -> Snapshot:
         tensors["clients//accepted"].numpy(),
         plain["accuracy_ema"],
         _public(tensors),
-        _usual(plain.get("usual", {})),  # older checkpoints have none
+        _usual(plain.get("usual")),
     )
 
 
-def _usual(plain: dict[str, Any]) -> Usual:
-    norms = plain.get("norms", {})
-    medians = {vector: tuple(found) for vector, found in norms.items()}
-    return Usual(medians, tuple(plain.get("examples", ())))
+def _usual(plain: dict[str, Any] | None) -> Usual:
+    if plain is None:  # an older checkpoint
+        return Usual()
+    norms = {vector: _trend(found) for vector, found in plain["norms"].items()}
+    return Usual(norms, _trend(plain["examples"]))
+
+
+def _trend(plain: dict[str, Any]) -> Trend:
+    return Trend(tuple(plain["latest"]), plain["level"])
 
 
 def _flatten(snapshot: Snapshot) -> Params:
