@@ -215,7 +215,7 @@ def digits_cells() -> list[Cell]:
 
 def cifar_cells() -> list[Cell]:
     cells = []
-    for attack in ("four honest", "nobody attacks", "sign flip", "update x -10"):
+    for attack in ("four honest", "sign flip", "update x -10", "nobody attacks"):
         cells.append((attack, "defaults"))
         if attack != "four honest":
             cells += [(attack, defence) for defence in ("krum", "median", "centred clipping")]
