@@ -1,7 +1,7 @@
 """What people write: a config file, the name of a shipped one, `key=value` on a command line."""
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,24 +13,31 @@ Settings: TypeAlias = dict[str, Any]  # tables in tables, as TOML has them
 
 def shipped_configs() -> dict[str, Path]:
     """The configs that come with the package, by name."""
-    folder = Path(str(files("fedwsq") / "configs"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return shipped("configs")
+
+
+def shipped(folder: str) -> dict[str, Path]:
+    """The TOML files in a folder of the package, by name."""
+    path = Path(str(files("fedwsq") / folder))
+    return {file.stem: file for file in sorted(path.glob("*.toml"))}
 
 
 def read_config(config: str | Path) -> Settings:
     """The settings in a TOML file or a shipped config."""
-    shipped = shipped_configs()
-    path = shipped.get(str(config), Path(config))
+    return read_toml(config, shipped_configs(), "config")
+
+
+def read_toml(name: str | Path, known: Mapping[str, Path], kind: str) -> Settings:
+    """What is in a file, or in one of the `known` by name; `kind` is what errors call it."""
+    path = known.get(str(name), Path(name))
     try:
         # Some editors put a byte order mark before UTF-8.
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        offer = f"{', '.join(shipped)}{did_you_mean(config, shipped)}"
-        raise ConfigError(
-            f"no config {str(config)!r}: not a file, and not one of {offer}"
-        ) from None
+        offer = f"{', '.join(known)}{did_you_mean(name, known)}"
+        raise ConfigError(f"no {kind} {str(name)!r}: not a file, and not one of {offer}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read config {path}: {error}") from None
+        raise ConfigError(f"cannot read {kind} {path}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 
@@ -60,3 +67,14 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key, value
+
+
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> Settings:
+    """Nested settings by dotted name: {"uplink": {"bits": 4}} -> {"uplink.bits": 4}."""
+    found: Settings = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= dotted(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found
