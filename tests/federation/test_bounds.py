@@ -23,6 +23,7 @@ from fedwsq.federation.hello import greet, told
 from fedwsq.federation.owners import Census
 from fedwsq.federation.simulation import simulate
 from fedwsq.plan import Bounds
+from fedwsq.runs import load_snapshot, save_snapshot
 from fedwsq.wire import decode
 from harness import tiny
 
@@ -358,3 +359,28 @@ def test_what_a_reply_says_of_itself_is_bounded_in_the_row():
     assert row.quantization_error <= 1e12
     assert row.train_loss <= 1e12
     assert fingerprint(server.params) == play(fine, rounds=1)[0]
+
+
+def test_what_is_usual_survives_a_checkpoint(tmp_path):
+    """The sixth round is held against the five before it, whoever ran them."""
+    seen = []
+
+    def attacked():
+        server = lie(lambda message: plain(message, 1e4), first=6)
+        server.evaluator = None
+        return server
+
+    through = attacked()
+    for _ in range(6):
+        seen.append(through.step().clipped)
+    assert seen == [0, 0, 0, 0, 0, 1]
+
+    first = attacked()
+    for _ in range(5):
+        first.step()
+    save_snapshot(tmp_path, first.snapshot)
+    second = attacked()
+    second.snapshot, _ = load_snapshot(tmp_path)
+    assert second.step().clipped == 1
+    assert fingerprint(second.params) == fingerprint(through.params)
+    assert second.snapshot.usual == through.snapshot.usual
