@@ -1,5 +1,7 @@
 """Updates on disk until one is made of them: the same as in memory, in bounded memory."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -111,6 +113,24 @@ def test_an_update_that_is_cut_back_counts_for_less(tmp_path):
     expected = np.median(rows["delta"] * np.array(factors, np.float32)[:, None], axis=0)
     found = torch.cat([out["delta"][name].flatten() for name in SCHEMA.names]).numpy()
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ROBUST)
+def test_memory_does_not_grow_with_the_updates(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK_BYTES", 2**18)
+    schema = Schema({"w": (2**18,)})
+    line = Line(Link(), schema)
+    key = Key(0, 1, 0)
+    sent = line.send({"delta": {"w": torch.randn(2**18)}}, {}, key, (32.0,)).packets
+    out = {"delta": {"w": torch.zeros(2**18)}}
+    stack = Stack(line, out, COMBINES[name](), tmp_path)
+    tracemalloc.start()
+    for _ in range(40):  # 40 MB in all
+        stack.add(sent, {}, key, 1.0)
+    stack.settle()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * 2**20
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -227,7 +227,9 @@ def test_the_digest_tells_plans_apart_but_not_their_length():
     # Settings that came later count once they are set.
     assert plan_digest(load_plan("quickstart", ["bounds.norm=4", "combine=mean"])) == base
     assert plan_digest(load_plan("quickstart", ["bounds.norm=3"])) != base
-    assert plan_digest(load_plan("cifar10", ["combine=median"])) != plan_digest(load_plan("cifar10"))
+    assert plan_digest(load_plan("cifar10", ["combine=median"])) != plan_digest(
+        load_plan("cifar10")
+    )
     assert plan_digest(load_plan("quickstart", ["seed=1"])) != base
     assert plan_digest(load_plan("quickstart", ["uplink.bits=1"])) != base
 
