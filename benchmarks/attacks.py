@@ -148,8 +148,10 @@ class Hostile:
         self.charter = charter
         self.attack = attack
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
-        answers = self.inner.dispatch(body, orders)
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
+        answers = self.inner.dispatch(body, orders, deadline)
         if kind_of(orders[0].head) is not Kind.ORDER:
             yield from answers
             return

@@ -61,11 +61,13 @@ class Listening:
         self.inner = inner
         self.replies: list[bytes] = []
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
         training = kind_of(orders[0].head) is Kind.ORDER
         if training:
             self.replies = []
-        for answer in self.inner.dispatch(body, orders):
+        for answer in self.inner.dispatch(body, orders, deadline):
             if training and isinstance(answer, Reply):
                 self.replies.append(answer.payload)
             yield answer
