@@ -39,7 +39,7 @@ def refused(capsys, *words):
 SAID = "names code outside the package: strange_code:net; look at it, and give --trust to run it"
 
 
-@pytest.mark.parametrize("verb", ["run", "partition"])
+@pytest.mark.parametrize("verb", ["run", "partition", "sweep"])
 def test_a_file_that_names_code_is_not_run_unasked(folder, capsys, verb):
     assert refused(capsys, verb, "my.toml", *TINY_WORDS) == f"fedwsq: my.toml {SAID}\n"
     assert not (folder / "was_here").exists()
@@ -86,7 +86,7 @@ def test_a_terminal_is_asked(folder, answer, code):
 
 
 def test_help_says_so(capsys):
-    for verb in ("run", "resume", "partition"):
+    for verb in ("run", "resume", "partition", "sweep"):
         with pytest.raises(SystemExit):
             main([verb, "--help"])
         assert "--trust" in capsys.readouterr().out

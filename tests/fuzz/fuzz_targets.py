@@ -29,8 +29,9 @@ from fedwsq.data.images import open_image
 from fedwsq.data.npz import npz
 from fedwsq.data.split_files import import_split, load_split
 from fedwsq.data.unpack import unpack
+from fedwsq.federation.bounds import Usual
 from fedwsq.federation.charter import Charter
-from fedwsq.federation.fold import Assignment, Fold
+from fedwsq.federation.fold import Assignment, Before, Fold
 from fedwsq.federation.owners import ExampleFormat, ModelSpec
 from fedwsq.federation.server import first_snapshot
 from fedwsq.federation.spool import Spool
@@ -142,8 +143,7 @@ class Round:
 
     charter: Charter
     asked: Assignment
-    shared: dict[str, dict[str, Tensor]]
-    params: dict[str, Tensor]
+    before: Before
 
 
 @cache
@@ -154,7 +154,8 @@ def rounds() -> dict[bytes, Round]:
         sent = Order(order.key, encode(order, charter.schema))
         asked = Assignment(order, sent, 0, 0, None, None)
         shared = charter.uplink.init(("delta",))
-        found[digest] = Round(charter, asked, shared, charter.model.initial_params())
+        before = Before(charter.model.initial_params(), shared, Usual())
+        found[digest] = Round(charter, asked, before)
     return found
 
 
@@ -166,7 +167,7 @@ def read_message(data: bytes) -> None:
     known = rounds()
     here = known.get(data[AGREEMENT_AT]) or next(iter(known.values()))
     client = here.asked.message.key.client
-    fold = Fold(here.charter, {client: here.asked}, here.shared, here.params, Spool(None))
+    fold = Fold(here.charter, {client: here.asked}, here.before, Spool(None))
     fold.take(Reply(here.asked.message.key, data))
     folded = fold.finish()
     if not folded.replies:

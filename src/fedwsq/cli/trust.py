@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,21 +19,31 @@ def add_trust_option(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def trusting(config: str | Path, overrides: Iterable[str], trust: bool) -> Iterator[None]:
-    """Around the making of a plan: code that `config` names is imported once it is vouched for.
+    """Around the making of a plan: code that `config` names is imported once it is vouched for."""
+    from fedwsq.plan import code_named, parse_overrides, read_config
+    from fedwsq.plan.merge import merge
 
-    What an override names was typed by whoever gives the command, and needs no question.
+    typed = parse_overrides(overrides)
+    with vouching(config, merge(read_config(config), typed), code_named(typed), trust):
+        yield
+
+
+@contextmanager
+def vouching(
+    source: str | Path, settings: object, own: Sequence[str], trust: bool
+) -> Iterator[None]:
+    """Within, code is imported that a source's settings name, or `own`.
+
+    The latter was typed by whoever gives the command, and needs no question.
     """
     if trust:
         yield
         return
-    from fedwsq.plan import code_named, importing_only, parse_overrides, read_config
-    from fedwsq.plan.merge import merge
+    from fedwsq.plan import code_named, importing_only
 
-    typed = parse_overrides(overrides)
-    own = code_named(typed)
-    foreign = [name for name in code_named(merge(read_config(config), typed)) if name not in own]
+    foreign = [name for name in code_named(settings) if name not in own]
     if foreign:
-        _require_yes(f"{config} names code outside the package: {', '.join(foreign)}")
+        _require_yes(f"{source} names code outside the package: {', '.join(foreign)}")
     with importing_only([*own, *foreign]):
         yield
 

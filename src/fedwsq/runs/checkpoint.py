@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from reprlib import repr as brief
 from typing import Any
@@ -15,6 +16,7 @@ from fedwsq.core.checked import fits
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors
 from fedwsq.core.types import Params, Vectors
+from fedwsq.federation.bounds import Trend, Usual
 from fedwsq.federation.downlink import PublicModel
 from fedwsq.federation.server import Snapshot
 
@@ -33,6 +35,7 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         "run": snapshot.run.hex(),
         "round": snapshot.round,
         "accuracy_ema": snapshot.accuracy_ema,
+        "usual": asdict(snapshot.usual),
         "tensors": list(
             tensors
         ),  # safetensors sorts by name; sums over a model's tensors depend on their order
@@ -100,6 +103,7 @@ def _snapshot(plain: dict[str, Any], tensors: Params) -> Snapshot:
         tensors["clients//accepted"].numpy(),
         ema,
         _public(tensors),
+        _usual(plain.get("usual")),
     )
 
 
@@ -148,6 +152,21 @@ def _are_models(public: PublicModel | None, first: Snapshot) -> bool:
         return True
     model = _layout(first.server)["params"]
     return all(each == model for each in _layout(public.vectors).values())
+
+
+def _usual(plain: dict[str, Any] | None) -> Usual:
+    if plain is None:  # an older checkpoint
+        return Usual()
+    norms = {vector: _trend(found) for vector, found in plain["norms"].items()}
+    return Usual(norms, _trend(plain["examples"]))
+
+
+def _trend(plain: dict[str, Any]) -> Trend:
+    if not fits(list[float], plain["latest"]) or not fits(float, plain["level"]):
+        raise ValueError(f"what is usual is {brief(plain)}")
+    if min([plain["level"], *plain["latest"]]) < 0:
+        raise ValueError(f"what is usual is below 0: {brief(plain)}")
+    return Trend(tuple(plain["latest"]), plain["level"])
 
 
 def _flatten(snapshot: Snapshot) -> Params:

@@ -26,10 +26,12 @@ class Counting:
         self.inner = inner
         self.path = path
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
         if orders and kind_of(orders[0].head) is Kind.ORDER:
             count_one(self.path)
-        yield from self.inner.dispatch(body, orders)
+        yield from self.inner.dispatch(body, orders, deadline)
 
     def close(self) -> None:
         self.inner.close()
