@@ -100,8 +100,12 @@ def find_entry(kind: Any, name: object, where: str) -> Any:
 
 def _require_result(kind: Any, found: Callable[..., object], said: str) -> None:
     """Refuse, before it is called, what cannot give what is wanted of it."""
-    plain = isinstance(found, type | FunctionType | BuiltinFunctionType)
-    home = found.__module__ if plain else None
+    # Where it was defined; what it says of its module may be copied from another function.
+    home = None
+    if isinstance(found, FunctionType):
+        home = found.__globals__.get("__name__")
+    elif isinstance(found, type | BuiltinFunctionType):
+        home = found.__module__
     if isinstance(home, str):
         _require_foreign(home, said)
     wanted = RESULTS.get(kind, object)
