@@ -47,7 +47,7 @@ class Danuq(Levelled):
     the mean of the levels over N(0, 1) need not be zero.
     """
 
-    levels: Literal["paper", "optimal", "lloyd-max"] = "paper"
+    levels: Literal["paper", "optimal", "lloyd-max", "even"] = "paper"
     momentum: float = 0.1
     scale_init: float | Literal["calibrate"] = "calibrate"
     dequantize: Literal["shared", "own"] = "shared"
