@@ -12,6 +12,7 @@ from fedwsq.codecs.base import (
     MAX_MAGNITUDE,
     Packet,
     Side,
+    Steps,
     flat_values,
     require_finite,
     require_known,
@@ -85,6 +86,15 @@ class Danuq(Levelled):
     def rates(self) -> Rates:
         """Those that have levels of this kind."""
         return widths(self.levels)
+
+    def steps(self, rate: Rate) -> Steps | None:
+        """Those of one bit, and of even levels at any width."""
+        one_scale = self.scale_per == "tensor" and self.dequantize == "shared" and not self.band
+        bits = self._bits(rate)
+        if not one_scale or (bits > 1 and self.levels != "even"):
+            return None
+        found = levels(bits, self.levels)
+        return Steps(found[0], found[1] - found[0])
 
     def init(self, numel: int, rows: int = 1) -> Tensor:
         """The scales of round 1; 0 stands for one that is not known yet."""
