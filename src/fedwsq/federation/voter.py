@@ -1,21 +1,20 @@
 """A client's part in a round that counts: it trains once, and answers phase by phase."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from fedwsq.core.errors import MessageError
-from fedwsq.core.types import Params, State, Vectors
 from fedwsq.federation.charter import Charter
+from fedwsq.federation.learned import Learned, Work
 from fedwsq.federation.memory import ClientMemory, ClientStore, MemoryLost
 from fedwsq.federation.phases import BALLOTS, VOTES, Phase, session_of
 from fedwsq.federation.tally import Tally
 from fedwsq.secure import spoken
-from fedwsq.secure.keys import Keyring
+from fedwsq.secure.keys import Keyring, SimulatedKeys
 from fedwsq.secure.member import Member, Memory
 from fedwsq.secure.memory import Vault
 from fedwsq.secure.ring import Layout, Words, pack, reduced
@@ -23,80 +22,69 @@ from fedwsq.wire import Kind, Message
 from fedwsq.wire.link import MAX_VOTERS
 
 
-class Learned(NamedTuple):
-    """What training came to, before anything is coded."""
-
-    delta: Params  # with what earlier codes lost
-    loss: float
-    state: State
-    start: Vectors
-
-
 @dataclass
 class Voter:
     """All clients of a site. `keyring` is None where nothing is masked.
 
-    What happens between two phases of a round is on disk: any process of the site may be asked next.
+    What lies between two phases of a round is on disk: any process of the site may be asked next.
     """
 
     charter: Charter
     folder: Path
     keyring: Keyring | None
 
-    def answer(self, order: Message, learn: Callable[[], Learned]) -> Message:
-        """What the client says in this phase; `learn` trains it."""
+    def answer(self, order: Message, work: Work) -> Message:
+        """What the client says in this phase."""
         try:
             asked = spoken.table(json.loads(order.text))
-            phase = Phase(asked.get("phase"))
+            phase = Phase(str(asked.get("phase")))
         except (ValueError, RecursionError):
             raise MessageError("an order for no phase of a round that counts") from None
         said = Message(Kind.SAID, order.key, order.run, order.nonce, order.agreement)
         if phase == Phase.SPREADS:
-            text = self._cast_spreads(order, asked, learn)
+            text = self._cast_spreads(order, asked, work.learn())
             return replace(said, text=json.dumps({"phase": phase, "ballot": text}))
         if phase == Phase.VOTES:
-            return self._cast_votes(order, asked, said)
+            learned = self._learned(order)
+            scales = read_scales(order, self.charter)
+            cast = self._tally(asked).votes(learned.delta, scales, learned.loss)
+            work.remember(learned, cast.decoded)
+            return self._cast_votes(order, asked, cast.words, said)
         return replace(said, text=json.dumps({"phase": phase, **self._talk(phase, order, asked)}))
 
-    def settled(self, order: Message) -> tuple[ClientMemory, Params]:
-        """What was learned in this round: algorithm and start of it, and its update."""
+    # The two ballots.
+
+    def _cast_spreads(self, order: Message, asked: dict[str, Any], learned: Learned) -> str:
+        figures = {"loss": torch.tensor([learned.loss], dtype=torch.float64)}
+        kept = {"delta": learned.delta, "figures": figures}
+        memory = ClientMemory(learned.state, kept, learned.start)
+        self._pending.stage(order.key.client, order.key.round, 0, memory)
+        tally = self._tally(asked)
+        if self.keyring is not None:
+            with self._session(order, asked) as here:
+                here.member.receive(here.memory, spoken.read_octets(asked.get("sealed")))
+        words = tally.spreads(learned.delta)
+        masked = self._masked(order, asked, 0, tally.spread_layout, words)
+        return pack(tally.spread_layout, masked).hex()
+
+    def _learned(self, order: Message) -> Learned:
+        """What this client learned when it was asked for its spreads."""
         try:
             kept = self._pending.load(order.key.client, order.key.round)
         except MemoryLost:
             raise MessageError("asked to vote on an update that was not trained here") from None
-        return kept, kept.residuals["delta"]
-
-    # The two ballots.
-
-    def _cast_spreads(
-        self, order: Message, asked: dict[str, Any], learn: Callable[[], Learned]
-    ) -> str:
-        learned = learn()
-        figures = {"loss": torch.tensor([learned.loss])}
-        kept = ClientMemory(
-            learned.state, {"delta": learned.delta, "figures": figures}, learned.start
-        )
-        self._pending.stage(order.key.client, order.key.round, 0, kept)
-        tally = self._tally(asked)
-        words = tally.spreads(learned.delta)
-        if self.keyring is not None:
-            with self._session(order, asked) as here:
-                here.member.receive(here.memory, spoken.read_octets(asked.get("sealed")))
-        masked = self._masked(order, asked, 0, tally.spread_layout, words)
-        return pack(tally.spread_layout, masked).hex()
-
-    def _cast_votes(self, order: Message, asked: dict[str, Any], said: Message) -> Message:
-        kept, delta = self.settled(order)
-        tally = self._tally(asked)
-        scales = read_scales(order, self.charter)
         loss = float(kept.residuals["figures"]["loss"])
-        words = tally.votes(delta, scales, loss).words
-        *parts, figures = tally.vote_layout
-        *tensors, last = self._masked(order, asked, 1, tally.vote_layout, words)
+        return Learned(kept.residuals["delta"], loss, kept.algorithm, kept.model)
+
+    def _cast_votes(
+        self, order: Message, asked: dict[str, Any], words: list[Words], said: Message
+    ) -> Message:
+        layout = self._tally(asked).vote_layout
+        *tensors, figures = self._masked(order, asked, 1, layout, words)
         packets = {}
-        for name, part, each in zip(self.charter.schema.names, parts, tensors, strict=True):
+        for name, part, each in zip(self.charter.schema.names, layout, tensors, strict=False):
             packets[name] = VOTES.packet(part, part.pack(each))
-        text = json.dumps({"phase": Phase.VOTES, "ballot": figures.pack(last).hex()})
+        text = json.dumps({"phase": Phase.VOTES, "ballot": layout[-1].pack(figures).hex()})
         return replace(said, packets={"delta": packets}, text=text)
 
     def _masked(
@@ -125,7 +113,7 @@ class Voter:
                 keys = {peer: spoken.read_keys(said) for peer, said in found.items()}
                 return {"sealed": spoken.say_octets(here.member.shares(here.memory, keys))}
             ballot = asked.get("ballot")
-            if ballot not in range(BALLOTS):
+            if type(ballot) is not int or ballot not in range(BALLOTS):
                 raise MessageError(f"a phase of ballot {ballot!r}, a round has {BALLOTS}")
             if phase == Phase.CONSENT:
                 voted = spoken.clients(asked.get("clients"))
@@ -147,7 +135,7 @@ class Voter:
     def _tally(self, asked: dict[str, Any]) -> Tally:
         voters = asked.get("voters")
         if type(voters) is not int or not 1 <= voters <= MAX_VOTERS:
-            raise MessageError(f"a ballot of {voters!r} clients, at most {MAX_VOTERS} can be counted")
+            raise MessageError(f"a ballot of {voters!r} clients, 1 to {MAX_VOTERS} can be counted")
         return Tally(self.charter.uplink, voters)
 
     @property
@@ -155,8 +143,15 @@ class Voter:
         return ClientStore(self.folder / "pending")
 
 
+def open_voter(charter: Charter, folder: Path, keyring: Keyring | None) -> Voter:
+    """The voter of a site; without keys of their own its clients are simulated ones."""
+    if not charter.plan.uplink.secure:
+        return Voter(charter, folder, None)
+    return Voter(charter, folder, keyring or SimulatedKeys(folder))
+
+
 class Here:
-    """One client in one session, with its memory; what changed of it is on disk before it speaks."""
+    """One client in one session; what changed in its memory is on disk before it speaks."""
 
     def __init__(self, member: Member, vault: Vault) -> None:
         self.member = member

@@ -4,12 +4,14 @@ An identity is made once and lasts; its public half reaches the other clients ou
 federation, in a roster, so that the server cannot put its own in its place.
 """
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -140,3 +142,74 @@ def read_roster(path: Path) -> dict[int, bytes]:
     if len(set(roster.values())) != len(roster):
         raise ConfigError(f"{path}: two clients have the same key; each needs its own")
     return roster
+
+
+class Keyring(Protocol):
+    """Whose identities a machine holds, and whom it knows."""
+
+    @property
+    def public(self) -> Roster: ...
+
+    def identity(self, client: int) -> Identity: ...
+
+
+@dataclass(frozen=True)
+class OwnKeys:
+    """One client's identity, and everybody's public half, each from a file."""
+
+    client: int
+    own: Identity
+    public: Roster
+
+    def __post_init__(self) -> None:
+        if self.public.get(self.client) != self.own.public:
+            raise ConfigError(
+                f"the roster has another key for client {self.client} than its identity file; "
+                "make both with deploy keys"
+            )
+
+    def identity(self, client: int) -> Identity:
+        if client != self.client:
+            raise MessageError(f"client {client} does not live here")
+        return self.own
+
+
+class SimulatedKeys(Mapping[int, bytes]):
+    """The identities of clients that all live here, derived from one secret in a file.
+
+    Nothing is hidden from whoever runs a simulation; what travels is the same as between machines.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def public(self) -> Roster:
+        return self
+
+    def identity(self, client: int) -> Identity:
+        return Identity(derive_key(self._secret, b"identity %d" % client))
+
+    def __getitem__(self, client: int) -> bytes:
+        return self.identity(client).public
+
+    def __contains__(self, client: object) -> bool:
+        return isinstance(client, int)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(())  # as many as there are numbers
+
+    def __len__(self) -> int:
+        return 0
+
+    @cached_property
+    def _secret(self) -> bytes:
+        """Made by whichever worker comes first."""
+        path = self.folder / "secret"
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        mine = self.folder / f"secret-{os.getpid()}"
+        mine.write_bytes(os.urandom(KEY_BYTES))
+        with contextlib.suppress(FileExistsError):
+            os.link(mine, path)
+        mine.unlink()
+        return path.read_bytes()

@@ -12,7 +12,7 @@ from fedwsq.secure.spoken import read_keys, say_keys
 
 
 class Vault:
-    """`folder` holds the secrets of one client's last session, and what it has ever consented to."""
+    """`folder` holds the secrets of a client's last session, and what it has ever consented to."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -70,5 +70,3 @@ class Vault:
     def _write(self, name: str, said: object) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_atomically(self.folder / name, json.dumps(said).encode())
-
-
