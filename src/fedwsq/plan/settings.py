@@ -11,6 +11,8 @@ from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
 from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.plan.aggregation import WEIGH, Aggregation
+from fedwsq.plan.bounds import Bounds
+from fedwsq.plan.combine import Combine, Mean, combine_name
 from fedwsq.training import Training
 from fedwsq.wire import Downlink, Uplink
 from fedwsq.wire.channels import Channels, NoChannels
@@ -94,6 +96,7 @@ class Plan:
     seed: int = 0
     clients_per_round: int = 5
     aggregation: Aggregation = "examples"
+    combine: Combine = Mean()
     metric: Metric = Metric("accuracy", METRICS["accuracy"])
     eval_every: int = 1
     # Also by client: on its `data.client_test`, else estimated from its mix of classes.
@@ -112,6 +115,7 @@ class Plan:
     uplink: Uplink = Uplink()
     downlink: Downlink = Downlink()
     channels: Channels = NoChannels()
+    bounds: Bounds = Bounds()
 
     def __post_init__(self) -> None:
         at_least_one = (
@@ -149,6 +153,8 @@ class Plan:
             )
         if self.aggregation not in WEIGH:
             raise ConfigError(f"aggregation is {self.aggregation!r}; it can be {', '.join(WEIGH)}")
+        if not isinstance(self.combine, Mean):
+            self._require_alike()
         if self.eval_clients and self.metric.name != "accuracy":
             raise ConfigError(
                 "eval_clients needs metric = accuracy: it weighs the accuracy of each class"
@@ -163,6 +169,11 @@ class Plan:
             raise ConfigError(
                 f"{what} adds all clients up alike; aggregation is {self.aggregation!r}, use "
                 "aggregation=uniform"
+            )
+        if not isinstance(self.combine, Mean):
+            raise ConfigError(
+                f"{what} knows the sum of all updates and none of them; combine is "
+                f"{combine_name(self.combine)}, use combine=mean"
             )
         if tuple(self.algorithm.sends) != ("delta",) or self.algorithm.uses_metrics:
             name = type(self.algorithm).__name__.lower()
@@ -180,3 +191,15 @@ class Plan:
                 f"uplink.secure hides a client among at least {MIN_COHORT}; clients_per_round is "
                 f"{self.clients_per_round}"
             )
+
+    def _require_alike(self) -> None:
+        """Refuse what a combination other than the mean would pass over or wipe out."""
+        name = combine_name(self.combine)
+        if self.aggregation != "uniform":
+            raise ConfigError(
+                f"combine = {name} counts all clients alike, but aggregation is "
+                f"{self.aggregation}; use aggregation=uniform, or combine=mean"
+            )
+        self.combine.check(self.clients_per_round)
+        if self.combine.by_coordinate:
+            self.uplink.require_dense(f"combine = {name}")
