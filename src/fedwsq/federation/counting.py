@@ -17,7 +17,7 @@ from fedwsq.federation.journal import Journal
 from fedwsq.federation.phases import VOTES, Phase, session_of
 from fedwsq.federation.tally import Tally
 from fedwsq.secure import spoken
-from fedwsq.secure.ring import Layout, Words, add, reduced, unpack, zeros
+from fedwsq.secure.ring import Words, add, reduced, unpack, zeros
 from fedwsq.secure.teller import Teller
 from fedwsq.transports import Failure, Order, Transport, deadline_in
 from fedwsq.wire import Kind, Message, Shared, SideValues, decode, encode
@@ -145,7 +145,7 @@ class Counting:
         ballots: dict[int, list[Words]] = {}
         for client, message in said.items():
             with self._blaming(client):
-                ballots[client] = self._read_ballot(message, layout)
+                ballots[client] = self._read_ballot(message, phase)
         voted = sorted(ballots)
         if not voted:
             raise MessageError("nobody cast a ballot")
@@ -180,14 +180,14 @@ class Counting:
         )
         return Sum(self.teller.count(number, layout, ballots, reveals), voted)
 
-    def _read_ballot(self, message: Message, layout: Layout) -> list[Words]:
+    def _read_ballot(self, message: Message, phase: Phase) -> list[Words]:
         said = spoken.octets(json.loads(message.text).get("ballot"))
-        if not message.packets:
-            return unpack(layout, said)
-        *parts, last = layout
+        if phase == Phase.SPREADS:
+            return unpack(self.tally.spread_layout, said)
+        *parts, last = self.tally.vote_wire
         packets = message.packets.get("delta", {})
         found = []
-        for name, part in zip(self.charter.schema.names, parts, strict=False):
+        for name, part in zip(self.charter.schema.names, parts, strict=True):
             found.append(VOTES.read(packets[name], part))
         return [*found, *unpack([last], said)]
 

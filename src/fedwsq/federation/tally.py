@@ -124,6 +124,13 @@ class Tally:
             parts.append(Part(size, code_bits if name in self.line.coded else rest_bits))
         return [*parts, Part(2, 32)]
 
+    @cached_property
+    def vote_wire(self) -> Layout:
+        """The same as they travel: a masked integer is as wide as the sum, a plain one is not."""
+        if self.link.secure:
+            return self.vote_layout
+        return Tally(self.line, 1).vote_layout
+
     def votes(self, update: Params, scales: Scales, loss: float) -> Cast:
         """An update around the agreed scales."""
         words: list[Words] = []

@@ -79,12 +79,13 @@ class Voter:
     def _cast_votes(
         self, order: Message, asked: dict[str, Any], words: list[Words], said: Message
     ) -> Message:
-        layout = self._tally(asked).vote_layout
-        *tensors, figures = self._masked(order, asked, 1, layout, words)
+        tally = self._tally(asked)
+        *tensors, figures = self._masked(order, asked, 1, tally.vote_layout, words)
+        *parts, last = tally.vote_wire
         packets = {}
-        for name, part, each in zip(self.charter.schema.names, layout, tensors, strict=False):
+        for name, part, each in zip(self.charter.schema.names, parts, tensors, strict=True):
             packets[name] = VOTES.packet(part, part.pack(each))
-        text = json.dumps({"phase": Phase.VOTES, "ballot": layout[-1].pack(figures).hex()})
+        text = json.dumps({"phase": Phase.VOTES, "ballot": last.pack(figures).hex()})
         return replace(said, packets={"delta": packets}, text=text)
 
     def _masked(
