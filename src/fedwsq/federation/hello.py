@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
+from fedwsq.federation.asking import Asking
 from fedwsq.federation.charter import Charter
 from fedwsq.transports import Answer, Failure, Order, Reply, Transport
 from fedwsq.wire import Kind, Message, decode, encode
@@ -24,11 +25,16 @@ class Introduction:
 
 
 def greet(
-    charter: Charter, transport: Transport, clients: Iterable[int], run: bytes = bytes(16)
+    charter: Charter,
+    transport: Transport,
+    clients: Iterable[int],
+    run: bytes = bytes(16),
+    deadline: float | None = None,
 ) -> dict[int, Introduction | str]:
     """Ask clients who they are; a string says why one cannot take part.
 
-    The settings go out whole, so that an end that differs can say in what.
+    The settings go out whole, so that an end that differs can say in what. `deadline` is as in
+    `Transport.dispatch`.
     """
     text = json.dumps(charter.settings)
     orders = []
@@ -37,7 +43,7 @@ def greet(
         hello = Message(Kind.HELLO, key, run, agreement=charter.digest, text=text)
         orders.append(Order(key, encode(hello, charter.schema)))
     found: dict[int, Introduction | str] = {}
-    for answer in transport.dispatch(b"", orders):
+    for answer in Asking(transport, b"", orders, deadline):
         # The first answer counts.
         found.setdefault(answer.key.client, _read(charter, answer, run))
     return {order.key.client: found.get(order.key.client, "no reply") for order in orders}

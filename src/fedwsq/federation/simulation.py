@@ -156,7 +156,7 @@ class SitePool(Pool):
         if store is None:  # not a run in a directory
             self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
             store = Path(self._temporary.name)
-        super().__init__(site_setup(plan, device, store), workers, device)
+        super().__init__(site_setup(plan, device, store), workers, device, plan.patience)
 
     def close(self) -> None:
         super().close()
