@@ -118,7 +118,7 @@ def test_a_lost_reply_leaves_the_mean_over_the_others():
     server = under(lambda number, answers: answers[:2] + answers[3:])
     before = dict(server.params)
     shared = server.snapshot.shared
-    clients = sample(10, 5, derive(0, "sample", 1))
+    clients = sample(range(10), 5, derive(0, "sample", 1))
     record = server.step()
     assert (record.sampled, record.replied, record.failed) == (5, 4, 1)
     assert record.failures == {str(clients[2]): "no reply"}
@@ -365,12 +365,12 @@ def test_progress_counts_every_client():
 
 
 def test_sampling_is_without_replacement_and_covers_everyone():
-    drawn = [sample(10, 4, seed) for seed in range(200)]
+    drawn = [sample(range(10), 4, seed) for seed in range(200)]
     assert all(len(set(clients)) == 4 and clients == sorted(clients) for clients in drawn)
     counts = [sum(client in clients for clients in drawn) for client in range(10)]
     assert min(counts) > 50  # 80 expected, standard deviation 7
-    assert sample(3, 3, 0) == [0, 1, 2]
-    assert len(sample(10**12, 2, 0)) == 2  # a population that would not fit in memory
+    assert sample(range(3), 3, 0) == [0, 1, 2]
+    assert len(sample(range(10**12), 2, 0)) == 2  # a population that would not fit in memory
 
 
 def test_aggregation_weighs_by_examples_or_all_alike():
