@@ -8,6 +8,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,7 +32,7 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
 }
 
 
@@ -122,7 +123,7 @@ class Deployment:
         """A run to its end."""
         number = self.begin(**config)
         finished = re.compile(rf"Finished task \d+ of run {number}")
-        wait_until(lambda: finished.search(self.log("superlink")))
+        patiently(lambda: finished.search(self.log("superlink")))
         assert "completed" in self.of_run(number)["status"], self.server_log(number)
         return number
 
@@ -161,9 +162,18 @@ class Deployment:
                 env=self.environment,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,  # each is a machine of its own
             )
         self.started.append(process)
         return process
+
+
+def patiently(true):
+    """Wait for what several processes do in turn, each of which takes seconds to start."""
+    end = time.monotonic() + 4 * PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
 
 
 @contextmanager

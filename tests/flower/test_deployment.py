@@ -10,7 +10,7 @@ from deployment import deployed
 from fedwsq.data.digits import digits
 from fedwsq.federation.simulation import simulate
 from fedwsq.runs import Run
-from harness import rows, timeless, tiny
+from harness import rows, tiny
 
 pytestmark = pytest.mark.flower
 CPU = torch.device("cpu")

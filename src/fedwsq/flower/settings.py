@@ -112,12 +112,13 @@ def format_of_config(run: Config) -> ExampleFormat:
     """The format that a run config spells out, for a server without data."""
     classes = run.get("classes") or 0
     sizes = str(run.get("shape") or "").split("x")
-    if not isinstance(classes, int) or not all(size.isdigit() for size in sizes):
+    known = type(classes) is int and classes > 0
+    if not known or not all(size.isdigit() for size in sizes):
         raise ConfigError(
             "the server has no data, so it must be told what an example looks like: "
             "classes=10 shape='3x32x32', or test-data=PLACE to test on examples of its own"
         )
-    return ExampleFormat(classes, tuple(int(size) for size in sizes))
+    return ExampleFormat(int(classes), tuple(int(size) for size in sizes))
 
 
 def _whole(node: Config, key: str) -> int | None:
