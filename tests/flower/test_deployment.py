@@ -1,9 +1,12 @@
 """Real SuperLinks and SuperNodes on loopback: a run on Flower is a run, to the same weights."""
 
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedwsq[flower]'")
+
 import json
 
 import numpy as np
-import pytest
 import torch
 from deployment import deployed
 

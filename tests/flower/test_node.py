@@ -1,7 +1,10 @@
 """A node without Flower around it: who lives there, what it has, what it says."""
 
-import numpy as np
 import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedwsq[flower]'")
+
+import numpy as np
 import torch
 from flwr.app import ConfigRecord, RecordDict
 

@@ -2,14 +2,14 @@
 
 import statistics
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.tree import zeros_like
-from fedwsq.core.types import Channel, Params, Update, Vectors
+from fedwsq.core.types import Channel, Key, Params, Update, Vectors
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.spool import Spool
 from fedwsq.plan import WEIGH
@@ -17,6 +17,7 @@ from fedwsq.transports import Answer, Failure, Order
 from fedwsq.wire import Kind, Message, Shared, SideValues, Sums, decode
 from fedwsq.wire.message import float32_bytes, float32_reply_bytes
 
+MAX_FOREIGN = 20  # answers to nothing that was asked, by name; the others only count
 MIN_WEIGHT = 1e-6  # a client has at least one example; far less would make the mean overflow
 
 
@@ -40,6 +41,11 @@ class Folded:
     sides: SideValues = field(default_factory=dict)
     replies: list[Message] = field(default_factory=list)  # those let in, without their packets
     failures: dict[int, str] = field(default_factory=dict)  # client -> why
+    late: list[int] = field(default_factory=list)  # of those who failed: not in time
+    missing: list[int] = field(default_factory=list)  # of those who failed: not a word
+    duplicates: Counter[int] = field(default_factory=Counter)  # answers of who had answered
+    foreign: Counter[str] = field(default_factory=Counter)  # answers to nothing that was asked
+    asked_again: dict[int, str] = field(default_factory=dict)  # client -> why
     forgot: list[int] = field(default_factory=list)  # clients that lost their memory
     # client -> bytes of its reply, let in or not: they were paid for
     lengths: dict[int, int] = field(default_factory=dict)
@@ -96,11 +102,17 @@ class Fold:
     def take(self, answer: Answer) -> None:
         """Keep one answer, and fold those whose turn it is."""
         client = answer.key.client
-        asked = client in self._turn
-        if not asked or self._has_answered(client):
-            return  # nobody asked, or the first answer counts
+        asked = self.assignments.get(client)
+        if asked is None or answer.key != asked.order.key:
+            self._count_foreign(answer.key)
+            return
+        if client not in self._turn or self._has_answered(client):
+            self.folded.duplicates[client] += 1  # the first answer counts
+            return
         if isinstance(answer, Failure):
             self.folded.failures[client] = answer.reason
+            if answer.late:
+                self.folded.late.append(client)
         else:
             self.spool.put(client, answer.payload)
         while self._turn and self._has_answered(self._turn[0]):
@@ -108,6 +120,7 @@ class Fold:
 
     def finish(self) -> Folded:
         """Fold what still waits: someone before them never answered."""
+        self.folded.missing = [c for c in self._turn if not self._has_answered(c)]
         for client in self._turn:
             self._add(client)
         self._sums.settle()
@@ -115,6 +128,13 @@ class Fold:
 
     def _has_answered(self, client: int) -> bool:
         return client in self.spool or client in self.folded.failures
+
+    def _count_foreign(self, key: Key) -> None:
+        """Anybody may send any number of them; a row has an end."""
+        foreign = self.folded.foreign
+        name = f"round {key.round}, client {key.client}"
+        known = name in foreign or len(foreign) < MAX_FOREIGN
+        foreign[name if known else "others"] += 1
 
     def _add(self, client: int) -> None:
         """Add a client's reply, or note why not; it is checked whole before any of it counts."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
+from fedwsq.federation.asking import Asking
 from fedwsq.federation.charter import Charter
 from fedwsq.transports import Answer, Failure, Order, Reply, Transport
 from fedwsq.wire import Kind, Message, decode, encode
@@ -24,15 +25,22 @@ class Introduction:
 
 
 def greet(
-    charter: Charter, transport: Transport, clients: Iterable[int], run: bytes = bytes(16)
+    charter: Charter,
+    transport: Transport,
+    clients: Iterable[int],
+    run: bytes = bytes(16),
+    deadline: float | None = None,
 ) -> dict[int, Introduction | str]:
-    """Ask clients who they are; a string says why one cannot take part."""
+    """Ask clients who they are; a string says why one cannot take part.
+
+    `deadline` is as in `Transport.dispatch`.
+    """
     orders = []
     for client in clients:
         key = Key(charter.plan.seed, 0, client)
         orders.append(Order(key, encode_hello(charter, client, run)))
     found: dict[int, Introduction | str] = {}
-    for answer in transport.dispatch(b"", orders):
+    for answer in Asking(transport, b"", orders, deadline):
         # The first answer counts.
         found.setdefault(answer.key.client, _read(charter, answer, run))
     return {order.key.client: found.get(order.key.client, "no reply") for order in orders}

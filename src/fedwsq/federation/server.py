@@ -18,6 +18,7 @@ from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Channel, Cohort, Key, Params, State
 from fedwsq.evaluation import moving_average
+from fedwsq.federation.asking import Asking
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.clock import slowest
 from fedwsq.federation.downlink import Broadcast, PublicModel, Way, way_down
@@ -27,7 +28,7 @@ from fedwsq.federation.owners import Census
 from fedwsq.federation.record import Round, RoundRecord, Verdict, record
 from fedwsq.federation.spool import Spool
 from fedwsq.plan import Plan
-from fedwsq.transports import Order, Transport
+from fedwsq.transports import Order, Transport, deadline_in
 from fedwsq.wire import Kind, Message, Shared, encode
 from fedwsq.wire.channels import compute_seconds, download_seconds
 from fedwsq.wire.message import EVERYONE, order_bytes, vectors_bytes
@@ -203,14 +204,17 @@ class Server:
         spool = Spool(self.spill)
         fold = Fold(self.charter, assignments, before.shared, self.params, spool)
         orders = [assignment.order for assignment in assignments.values()]
+        deadline = deadline_in(self.plan.deadline)
+        answers = Asking(self.transport, sent.body, orders, deadline)
         try:
-            for done, answer in enumerate(self.transport.dispatch(sent.body, orders), 1):
+            for done, answer in enumerate(answers, 1):
                 fold.take(answer)
                 if progress is not None:
-                    progress(done, len(orders))
-            return fold.finish()
+                    progress(min(done, len(orders)), len(orders))
+            folded = fold.finish()
         finally:
             spool.close()
+        return replace(folded, asked_again=answers.again)
 
     def update(self, before: Snapshot, folded: Folded, sampled: int) -> Snapshot:
         """The server's side of the round; without a reply only the round's number moves on."""
@@ -218,7 +222,11 @@ class Server:
         accepted = before.accepted.copy()
         accepted[folded.forgot] = 0  # they start anew
         idle = replace(before, round=number, accepted=accepted)
-        if not folded.weight > 0:
+        replies = len(folded.replies)
+        needed = self.plan.min_replies
+        if 0 < replies < needed:
+            folded.refuse(f"of {needed} replies that a round needs it had {replies}; not used")
+        if not folded.replies or not folded.weight > 0:
             return idle
         cohort = Cohort(number, sampled, len(folded.replies), self.plan.data.clients)
         with one_thread():

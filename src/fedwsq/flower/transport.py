@@ -12,7 +12,7 @@ from flwr.app import Message, MessageType
 from fedwsq.flower.envelope import read_response, write_request
 from fedwsq.flower.plain import Malformed, Request
 from fedwsq.flower.roster import POLL_SECONDS, Roster
-from fedwsq.transports import Answer, Failure, Order, Reply
+from fedwsq.transports import Answer, Failure, Order, Reply, is_over, seconds_left, too_late
 from fedwsq.wire import Kind, kind_of
 
 PATIENCE_SECONDS = 3600.0  # for an answer, where no deadline says otherwise
@@ -27,8 +27,11 @@ class FlowerTransport:
         self.roster = roster
         self.grid = roster.grid
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
-        end = time.monotonic() + PATIENCE_SECONDS
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
+        end = time.monotonic() + min(seconds_left(deadline), PATIENCE_SECONDS)
+        self.roster.refresh()
         by_node: dict[int, list[Order]] = {}
         for order in orders:
             node = self.roster.node_of(order.key.client)
@@ -36,14 +39,16 @@ class FlowerTransport:
                 yield Failure(order.key, "no node is there that it lives on", lost=True)
             else:
                 by_node.setdefault(node, []).append(order)
-        waiting = self._push(body, by_node, PATIENCE_SECONDS)
-        while waiting and time.monotonic() < end:
+        waiting = self._push(body, by_node, seconds_left(end))
+        while waiting and not is_over(end):
             for message in self.grid.pull_messages(list(waiting)):
                 # By what it answers: the error of a node that died carries another's id.
                 asked = waiting.pop(message.metadata.reply_to_message_id, [])
                 yield from read_answers(message, asked)
             if waiting:
                 time.sleep(POLL_SECONDS)
+        for asked in waiting.values():
+            yield from (too_late(order.key, "its node did not answer in time") for order in asked)
 
     def close(self) -> None:
         """Nodes stay; they are not the run's."""

@@ -1,5 +1,6 @@
 """The plan: everything that decides a run's result, resolved and frozen."""
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -98,6 +99,11 @@ class Plan:
     eval_clients: bool = False
     checkpoint_every: int = 1
     stop_at_accuracy: float = 0.0  # 0: run all rounds
+    # Seconds from a round's orders to its last reply; who is later is left out. 0: no limit.
+    deadline: float = 0.0
+    min_replies: int = 1  # with fewer, a round leaves the model as it was
+    # Seconds after which a worker process counts as stuck and is replaced. 0: see docs/faults.md.
+    patience: float = 0.0
     data: DataPlan = DataPlan()
     model: ModelPlan = ModelPlan()
     training: Training = Training()
@@ -107,9 +113,20 @@ class Plan:
     channels: Channels = NoChannels()
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "clients_per_round", "eval_every", "checkpoint_every"):
+        at_least_one = (
+            "rounds",
+            "clients_per_round",
+            "eval_every",
+            "checkpoint_every",
+            "min_replies",
+        )
+        for name in at_least_one:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name in ("deadline", "patience"):
+            seconds = getattr(self, name)
+            if not 0 <= seconds < math.inf:
+                raise ConfigError(f"{name} is {seconds}, must be seconds (0: no limit of your own)")
 
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}, must be between 0 and 2^63 - 1")
@@ -123,6 +140,11 @@ class Plan:
                 f"clients_per_round is {self.clients_per_round} "
                 f"but data.clients is {self.data.clients}: "
                 "a round cannot sample more clients than there are"
+            )
+        if self.min_replies > self.clients_per_round:
+            raise ConfigError(
+                f"min_replies is {self.min_replies} but clients_per_round is "
+                f"{self.clients_per_round}: no round could have so many"
             )
         if self.aggregation not in WEIGH:
             raise ConfigError(f"aggregation is {self.aggregation!r}; it can be {', '.join(WEIGH)}")
