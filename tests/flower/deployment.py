@@ -1,5 +1,6 @@
 """A real deployment on loopback: a SuperLink, SuperNodes and `flwr run`, each its own process."""
 
+import contextlib
 import datetime
 import ipaddress
 import json
@@ -9,7 +10,6 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -39,7 +39,7 @@ QUIET = {
 class Deployment:
     """Processes of one federation; leaving it ends all of them."""
 
-    def __init__(self, folder, tls=False):
+    def __init__(self, folder, tls=False, **environment):
         self.folder = folder
         self.tls = tls
         self.port = free_port()
@@ -48,6 +48,7 @@ class Deployment:
         self.environment = {
             **os.environ,
             **QUIET,
+            **environment,
             "FLWR_HOME": str(self.home),
             "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
             "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
@@ -130,6 +131,16 @@ class Deployment:
     def server_log(self, number):
         return self.flwr("log", number, "here", "--show")
 
+    def serverapp(self):
+        """The process that runs the server's end of the run that is going."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any("flwr-serverapp" in word for word in process.cmdline()):
+                    found.append(process)
+        (alive,) = [process for process in found if not gone(process)]
+        return alive
+
     def processes(self):
         """All that came of what was started, as far as it is still there."""
         found = {}
@@ -176,9 +187,9 @@ def patiently(true):
         time.sleep(0.1)
 
 
-@contextmanager
-def deployed(folder, tls=False):
-    deployment = Deployment(folder, tls)
+@contextlib.contextmanager
+def deployed(folder, tls=False, **environment):
+    deployment = Deployment(folder, tls, **environment)
     try:
         yield deployment
     finally:
