@@ -1,5 +1,6 @@
 """A run whose clients live on Flower's nodes, and what the server of it has."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ class ServerData(NamedTuple):
     format: ExampleFormat
     test: TestData | None
     digest: str = ""  # of who holds what; "": that is not the server's to know
+    census: Census | None = None  # of a server that split the data itself
 
 
 class OnFlower:
@@ -41,7 +43,10 @@ class OnFlower:
 
     @property
     def census(self) -> Census:
-        return Census(self.roster.examples, self.roster.label_counts, self.roster.present)
+        roster = self.roster
+        own = self.data.census
+        told = Census(roster.examples, label_counts=roster.label_counts)
+        return replace(own or told, present=roster.present)
 
     def try_out(self) -> None:
         """The examples are elsewhere; what can be told here is whether there is a model."""
@@ -58,7 +63,12 @@ def server_data(plan: Plan, run: Config) -> ServerData:
     """What the server tests on, and the form of an example, which it may have to be told."""
     if plan.data.partition.name != OWN:
         simulation = simulate(plan)
-        return ServerData(simulation.model.format, simulation.test, simulation.clients.digest)
+        return ServerData(
+            simulation.model.format,
+            simulation.test,
+            simulation.clients.digest,
+            simulation.census,
+        )
     place = str(run.get("test-data") or "")
     if not place:
         return ServerData(format_of_config(run), None)
