@@ -28,14 +28,14 @@ class Kept:
         self.orders = {}
         self.replies = {}
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         if orders and kind_of(orders[0].head) is not Kind.ORDER:
-            yield from self.inner.dispatch(body, orders)
+            yield from self.inner.dispatch(body, orders, deadline)
             return
         self.body = body
         self.orders = {order.key.client: order for order in orders}
         self.replies = {}
-        for answer in self.inner.dispatch(body, orders):
+        for answer in self.inner.dispatch(body, orders, deadline):
             self.replies[answer.key.client] = answer.payload
             yield answer
 

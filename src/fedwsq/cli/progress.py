@@ -82,8 +82,9 @@ class _Bar:
         self._last = short(record)
         self._show(self._done, self._last)
         # Above the bar, where it stays.
-        if record.failures:
-            self._bar.console.print(f"round {record.round}: {reasons(record)}")
+        why = reasons(record)
+        if why:
+            self._bar.console.print(f"round {record.round}: {why}")
 
     def _show(self, completed: float, text: str, clients: str = "") -> None:
         shown = fitted(text, clients, room(self._bar.console, self._rounds))

@@ -288,9 +288,9 @@ def read_plan(folder: Path, manifest: Manifest) -> Plan:
 def require_changeable(changes: Mapping[str, Any]) -> None:
     """Refuse to change what a run's weights depend on."""
     for key in changes:
-        if key not in ("rounds", *PLACES):
+        if key not in ("rounds", "patience", *PLACES):
             raise ConfigError(
-                f"{key} cannot change on resume, only rounds and where files lie "
+                f"{key} cannot change on resume, only rounds, patience and where files lie "
                 f"({', '.join(PLACES)}) can; start another run for that"
             )
     rounds = changes.get("rounds")

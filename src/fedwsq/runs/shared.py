@@ -28,10 +28,10 @@ class Shared:
         setup = site_setup(plan, machine.device, store)
         if self._pool is None or self._machine != machine:
             self.close()
-            self._pool = Pool(setup, machine.workers, machine.device)
+            self._pool = Pool(setup, machine.workers, machine.device, plan.patience)
             self._machine = machine
         else:
-            self._pool.adopt(setup)
+            self._pool.adopt(setup, plan.patience)
         return _Lent(self._pool)
 
     def close(self) -> None:
@@ -59,8 +59,10 @@ class _Lent:
     def __init__(self, inner: Transport) -> None:
         self._inner = inner
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
-        return self._inner.dispatch(body, orders)
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
+        return self._inner.dispatch(body, orders, deadline)
 
     def close(self) -> None:
         """It belongs to somebody else."""

@@ -15,7 +15,9 @@ class Recorder:
         self.folder = folder
         folder.mkdir(exist_ok=True)
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
         if not orders:
             return
         # Clients are also asked to evaluate: those files say so, a round's own do not.
@@ -28,7 +30,7 @@ class Recorder:
             self._keep(f"{of_round}-client-{order.key.client}-order", order.head)
             if order.body:
                 self._keep(f"{of_round}-whole", order.body)
-        for answer in self.inner.dispatch(body, orders):
+        for answer in self.inner.dispatch(body, orders, deadline):
             if isinstance(answer, Reply):
                 self._keep(f"{of_round}-client-{answer.key.client}", answer.payload)
             yield answer
