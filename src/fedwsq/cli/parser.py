@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fedwsq.cli import (
     bench,
     compare,
+    export,
     fetch,
     inspect,
     levels,
@@ -74,7 +75,20 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, sweep, compare, table, ls, levels, inspect, fetch, partition, bench):
+    for verb in (
+        run,
+        resume,
+        sweep,
+        compare,
+        table,
+        export,
+        ls,
+        levels,
+        inspect,
+        fetch,
+        partition,
+        bench,
+    ):
         verb.register(verbs)
     return parser
 
