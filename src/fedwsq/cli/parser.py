@@ -13,6 +13,7 @@ from fedwsq.cli import (
     levels,
     ls,
     partition,
+    report,
     resume,
     run,
     sweep,
@@ -20,6 +21,23 @@ from fedwsq.cli import (
 )
 from fedwsq.core.errors import FedwsqError, disk_is_full
 from fedwsq.core.version import VERSION
+
+# As `--help` lists them.
+VERBS = (
+    run,
+    resume,
+    sweep,
+    compare,
+    table,
+    report,
+    export,
+    ls,
+    levels,
+    inspect,
+    fetch,
+    partition,
+    bench,
+)
 
 EXAMPLES = """\
 examples:
@@ -75,20 +93,7 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (
-        run,
-        resume,
-        sweep,
-        compare,
-        table,
-        export,
-        ls,
-        levels,
-        inspect,
-        fetch,
-        partition,
-        bench,
-    ):
+    for verb in VERBS:
         verb.register(verbs)
     return parser
 
