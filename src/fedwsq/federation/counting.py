@@ -52,8 +52,8 @@ class Counting:
         try:
             self._count()
         except (MessageError, ConfigError) as error:
-            # Nobody can be told from the others: the round has no sum.
-            self.folded.failures |= dict.fromkeys(self.cohort, str(error))
+            # The round has no sum. Who gave no reason of its own has this one.
+            self.folded.failures = dict.fromkeys(self.cohort, str(error)) | self.folded.failures
         return self.folded
 
     @property

@@ -194,7 +194,7 @@ class Site:
         except MemoryLost:
             return self._forgot(order)
 
-    @cached_property
+    @property
     def _voter(self) -> "Voter":
         if not self.charter.plan.uplink.counts:
             raise MessageError("asked for a ballot, but uplink.counts is off here")

@@ -13,10 +13,11 @@ from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.plan.aggregation import WEIGH, Aggregation
 from fedwsq.plan.bounds import Bounds
 from fedwsq.plan.combine import Combine, Mean, combine_name
+from fedwsq.secure.session import MIN_COHORT
 from fedwsq.training import Training
 from fedwsq.wire import Downlink, Uplink
 from fedwsq.wire.channels import Channels, NoChannels
-from fedwsq.wire.link import MAX_VOTERS, MIN_COHORT
+from fedwsq.wire.link import MAX_VOTERS
 
 # The keys of a flat field stand in the table around it: `data.root`, not `data.load.root`.
 FLAT = {"flat": True}

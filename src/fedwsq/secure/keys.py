@@ -29,6 +29,7 @@ from fedwsq.core.files import write_atomically
 SEED_BYTES = 16  # what can be shared; every key is derived from a seed
 KEY_BYTES = 32
 MAX_ROSTER_BYTES = 2**26
+ROSTER = "roster.json"
 
 Roster: TypeAlias = Mapping[int, bytes]  # client -> its public identity
 
@@ -116,7 +117,7 @@ def read_identity(path: Path) -> Identity:
             secret = bytes.fromhex(file.read(3 * KEY_BYTES).decode())
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{path} is not an identity: {error}; make one with deploy keys"
+            f"{path} is not an identity: {error}; make one with fedwsq deploy keys"
         ) from None
     if len(secret) != KEY_BYTES:
         raise ConfigError(f"{path} has {len(secret)} bytes, an identity has {KEY_BYTES}")
@@ -135,7 +136,9 @@ def read_roster(path: Path) -> dict[int, bytes]:
             found = json.loads(file.read(MAX_ROSTER_BYTES))
         roster = {int(client): bytes.fromhex(public) for client, public in found.items()}
     except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(f"{path} is not a roster: {error}; make one with deploy keys") from None
+        raise ConfigError(
+            f"{path} is not a roster: {error}; make one with fedwsq deploy keys"
+        ) from None
     for client, public in roster.items():
         if len(public) != KEY_BYTES:
             raise ConfigError(f"{path}: client {client} has a key of {len(public)} bytes, not 32")
@@ -154,24 +157,46 @@ class Keyring(Protocol):
 
 
 @dataclass(frozen=True)
-class OwnKeys:
-    """One client's identity, and everybody's public half, each from a file."""
+class FileKeys:
+    """A folder with `roster.json`, everybody's public half, and `client-N.key` of whoever lives
+    here.
+    """
 
-    client: int
-    own: Identity
-    public: Roster
+    folder: Path
 
-    def __post_init__(self) -> None:
-        if self.public.get(self.client) != self.own.public:
-            raise ConfigError(
-                f"the roster has another key for client {self.client} than its identity file; "
-                "make both with deploy keys"
-            )
+    @cached_property
+    def public(self) -> Roster:
+        return read_roster(self.folder / ROSTER)
 
     def identity(self, client: int) -> Identity:
-        if client != self.client:
-            raise MessageError(f"client {client} does not live here")
-        return self.own
+        path = self.folder / key_name(client)
+        found = read_identity(path)
+        if self.public.get(client) != found.public:
+            raise ConfigError(
+                f"{self.folder / ROSTER} has another key for client {client} than {path}; "
+                "make both with fedwsq deploy keys"
+            )
+        return found
+
+
+def key_name(client: int) -> str:
+    return f"client-{client}.key"
+
+
+def write_keys(folder: Path, clients: int) -> list[Path]:
+    """An identity for each client in a folder of its own, with the roster of all."""
+    identities = {client: make_identity() for client in range(clients)}
+    roster = {client: each.public for client, each in identities.items()}
+    made: list[Path] = []
+    for client, identity in identities.items():
+        home = folder / f"client-{client}"
+        if (home / key_name(client)).exists():
+            raise ConfigError(f"{home} has a key already; choose another folder, or remove it")
+        home.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_identity(home / key_name(client), identity)
+        write_roster(home / ROSTER, roster)
+        made.append(home)
+    return made
 
 
 class SimulatedKeys(Mapping[int, bytes]):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedwsq.core.errors import ConfigError
-from fedwsq.wire.link import MIN_COHORT
 
+MIN_COHORT = 3  # of two, each knows the other's part of a sum
 COMPLETE = 32  # up to so many clients everyone has everyone for a neighbour
 NEIGHBOURS = 32  # of each client in a larger cohort, half of them before it and half behind
 

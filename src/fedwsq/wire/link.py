@@ -29,7 +29,6 @@ def everything(shapes: Shapes) -> list[str]:
 
 
 MAX_VOTERS = 256  # that can be counted in a round: sums of their logarithms fit 32 bits
-MIN_COHORT = 3  # of two, each knows the other's part of a sum
 
 Select = Literal["published", "weights", "all"]
 SELECTS: dict[str, Callable[[Shapes], list[str]]] = {
