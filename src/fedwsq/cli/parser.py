@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedwsq.cli import (
     bench,
+    compare,
     deploy,
     fetch,
     inspect,
@@ -16,9 +17,27 @@ from fedwsq.cli import (
     resume,
     run,
     sweep,
+    table,
 )
 from fedwsq.core.errors import FedwsqError, disk_is_full
 from fedwsq.core.version import VERSION
+
+# As `--help` lists them.
+VERBS = (
+    run,
+    resume,
+    sweep,
+    deploy,
+    compare,
+    table,
+    report,
+    ls,
+    levels,
+    inspect,
+    fetch,
+    partition,
+    bench,
+)
 
 EXAMPLES = """\
 examples:
@@ -74,7 +93,7 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, sweep, report, ls, levels, inspect, fetch, partition, bench, deploy):
+    for verb in VERBS:
         verb.register(verbs)
     return parser
 
