@@ -8,6 +8,7 @@ from fedwsq.cli import (
     bench,
     compare,
     deploy,
+    export,
     fetch,
     inspect,
     levels,
@@ -31,11 +32,13 @@ VERBS = (
     compare,
     table,
     report,
+    export,
     ls,
     levels,
     inspect,
     fetch,
     partition,
+    deploy,
     bench,
 )
 
