@@ -28,7 +28,6 @@ VERBS = (
     run,
     resume,
     sweep,
-    deploy,
     compare,
     table,
     report,
