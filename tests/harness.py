@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from fedwsq.plan import Plan, load_plan
+from fedwsq.transports import Answer, Order, Reply, Transport
+from fedwsq.wire import Kind, kind_of
 
 TESTS = Path(__file__).parent
 TINY = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 2}
@@ -49,6 +51,32 @@ def start(
         text=True,
         **options,
     )
+
+
+class Kept:
+    """A transport around a real one that keeps what passes in training, by round and client."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.body = b""  # of the last round
+        self.orders: dict[int, dict[int, Order]] = {}
+        self.replies: dict[int, dict[int, bytes]] = {}
+
+    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+        if not orders or kind_of(orders[0].head) is not Kind.ORDER:
+            yield from self.inner.dispatch(body, orders)
+            return
+        self.body = body
+        number = orders[0].key.round
+        self.orders[number] = {order.key.client: order for order in orders}
+        self.replies[number] = {}
+        for answer in self.inner.dispatch(body, orders):
+            if isinstance(answer, Reply):
+                self.replies[number][answer.key.client] = answer.payload
+            yield answer
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

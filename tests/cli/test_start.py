@@ -60,6 +60,12 @@ def test_what_is_plain_data_is_listed_without_torch(kind):
     assert done.stdout.endswith("without torch\n")
 
 
+def test_danuqs_levels_do_not_wait_for_torch():
+    done = command("levels", "2", "--kind", "optimal")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("without torch\n")
+
+
 def test_words_written_out_for_the_help_are_those_of_the_tables():
     assert ("methods", *TABLES, "configs") == ls.KINDS
     assert tuple(GROUPS) == bench.GROUPS
@@ -79,7 +85,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("words", [["run"], ["levels", "4"], ["ls"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["run"], ["levels", "4", "--codec", "uq"], ["ls"]], ids=" ".join)
 def test_ctrl_c_while_torch_is_imported(tmp_path, words):
     (tmp_path / "torch.py").write_text(SLOW_TORCH)
     path = os.pathsep.join([str(tmp_path), *sys.path])

@@ -38,7 +38,10 @@ class Fractional(Float32):
             lambda: Link(Danuq(), Fixed(4), "convolutions"),
             r"'convolutions'; it can be published, weights, all$",
         ),
-        (lambda: Link(Danuq(), Fixed(4), rest=Danuq()), r"rest needs a codec with a single rate"),
+        (
+            lambda: Link(Danuq(), Fixed(4), rest=Danuq()),
+            r"rest needs a codec with a single rate: one of danuq8, float16, float32, sign$",
+        ),
     ],
 )
 def test_links_that_cannot_be(build, text):
