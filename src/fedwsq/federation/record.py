@@ -75,6 +75,17 @@ class RoundRecord:
         )
         return next((value for value in values if value is not None), None)
 
+    @property
+    def accuracy_ema(self) -> float | None:
+        """Its moving average."""
+        values = (
+            self.test_accuracy_ema,
+            self.validation_accuracy_ema,
+            self.test_metric_ema,
+            self.validation_metric_ema,
+        )
+        return next((value for value in values if value is not None), None)
+
     def line(self) -> str:
         """The record as one line of JSON."""
         return json.dumps(asdict(self), allow_nan=False) + "\n"

@@ -1,7 +1,7 @@
 """What people write: a config file, the name of a shipped one, `key=value` on a command line."""
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -60,3 +60,14 @@ def parse_override(text: str) -> tuple[str, Any]:
         return key, tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError:
         return key, value
+
+
+def dotted(settings: Mapping[str, Any], prefix: str = "") -> Settings:
+    """Nested settings by dotted name: {"uplink": {"bits": 4}} -> {"uplink.bits": 4}."""
+    found: Settings = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= dotted(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = value
+    return found

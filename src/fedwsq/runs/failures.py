@@ -1,17 +1,35 @@
 """Who failed, and the whole of what Python said: `failures.log` of a run, or a stop."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
-from fedwsq.core.errors import RunError
+from fedwsq.core.errors import FedwsqError, RunError
+from fedwsq.core.files import write_atomically
 from fedwsq.transports import Answer, Failure, Order, Transport
-from fedwsq.transports.blame import printable
+from fedwsq.transports.blame import in_one_line, printable
 from fedwsq.wire import Kind, kind_of
 
 LOG = "failures.log"
+ERROR = "error.txt"  # why a run gave up; gone when it goes on
 MAX_LOG_BYTES = 10_000_000  # the first failures say more than the ten thousandth
 FULL = "\nThis file is full; later failures are only in rounds.jsonl.\n"
+
+
+@contextmanager
+def keeping_reason(folder: Path) -> Iterator[None]:
+    """Around a run: if it gives up, its directory says why. Ctrl-C is no failure."""
+    (folder / ERROR).unlink(missing_ok=True)
+    try:
+        yield
+    except Exception as error:
+        known = isinstance(error, FedwsqError)  # then it is made to be read
+        text = printable(str(error) if known else in_one_line(error))
+        with suppress(OSError):  # a full disk may be the reason
+            data = f"{text}\n".encode(errors="backslashreplace")
+            write_atomically(folder / ERROR, data)
+        raise
 
 
 class ClientFailed(RunError):

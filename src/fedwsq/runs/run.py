@@ -37,7 +37,7 @@ from fedwsq.runs.backend import (
 )
 from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
 from fedwsq.runs.directory import ROWS, append_row, locked, make_folder, require_free, rewind
-from fedwsq.runs.failures import LOG, Log, Watch, stop_at_once
+from fedwsq.runs.failures import LOG, Log, Watch, keeping_reason, stop_at_once
 from fedwsq.runs.forecast import Forecast, foresee
 from fedwsq.runs.manifest import (
     Manifest,
@@ -107,7 +107,8 @@ class Run:
             run._save()
             # Last: from here on it can be resumed.
             write_atomically(folder / "config.toml", dump_plan(plan).encode())
-            yield run
+            with keeping_reason(folder):
+                yield run
 
     @classmethod
     @contextmanager
@@ -148,7 +149,8 @@ class Run:
             damage = damage and f"{damage}; going on from round {snapshot.round}"
             warnings = (damage, lost_rows, machine_changes(manifest, run.manifest()))
             run.warnings = [warning for warning in warnings if warning]
-            yield run
+            with keeping_reason(folder):
+                yield run
 
     def go(
         self,

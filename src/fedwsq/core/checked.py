@@ -1,0 +1,49 @@
+"""JSON that somebody else wrote, as one of our dataclasses: every field of its type, or refused."""
+
+import math
+import types
+from collections.abc import Hashable, Mapping
+from dataclasses import fields
+from functools import cache
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+LARGEST = 2**63 - 1  # whole number: JSON has no limit, those who count with it do
+
+
+def checked(kind: type[T], found: object) -> T:
+    """A `kind` of what JSON says; keys of other versions are left out. ValueError if it is none."""
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{type(found).__name__} where a table was expected")
+    hints = field_types(cast(Hashable, kind))
+    known = {key: value for key, value in found.items() if key in hints}
+    for key, value in known.items():
+        if not _fits(hints[key], value):
+            raise ValueError(f"{key} is of type {type(value).__name__}, or not a finite number")
+    try:
+        return kind(**known)
+    except TypeError as error:  # a field without a default is missing
+        raise ValueError(str(error)) from None
+
+
+@cache
+def field_types(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
+def _fits(hint: Any, value: object) -> bool:
+    """Whether a value of JSON is one of this type, to the last element."""
+    inner = get_args(hint)
+    if get_origin(hint) is types.UnionType:
+        return any(_fits(each, value) for each in inner)
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_fits(inner[0], each) for each in value)
+    if get_origin(hint) is dict:  # JSON has no keys but words
+        return isinstance(value, dict) and all(_fits(inner[1], each) for each in value.values())
+    if hint is float:
+        # Python reads NaN and Infinity, which JSON does not have; true is no number here.
+        return _fits(int, value) or (type(value) is float and math.isfinite(value))
+    if hint is int:
+        return type(value) is int and -LARGEST <= value <= LARGEST
+    return type(value) is hint

@@ -1,0 +1,216 @@
+"""Run directories as others read them: what a run is, how far it got, and what of it is damaged.
+
+Nothing in a directory is trusted: sizes are bounded, every value is checked, no name in a config is
+imported. Text comes out as it stands there; whoever shows it has to escape it.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+from fedwsq.core.checked import checked
+from fedwsq.core.errors import RunError
+from fedwsq.federation.record import RoundRecord
+from fedwsq.plan.read import Settings, dotted
+from fedwsq.runs.directory import ROWS
+from fedwsq.runs.failures import ERROR
+from fedwsq.runs.summary import Summary
+
+MAX_FILE_BYTES = 2**24  # of a config, a manifest, a summary
+MAX_ROW_BYTES = 2**24
+MAX_ROWS = 1_000_000
+SIGNS = ("config.toml", "manifest.json", ERROR)  # a directory with one of them is a run's
+
+State: TypeAlias = Literal["finished", "partial", "failed", "damaged"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Where a run was made and of what, as its manifest tells; "" where it does not."""
+
+    fedwsq: str = ""
+    commit: str = ""
+    python: str = ""
+    torch: str = ""
+    numpy: str = ""
+    cpu: str = ""
+    device: str = ""
+    precision: str = ""
+    data: str = ""  # digest of labels and who holds which example
+    config: str = ""  # digest of the plan
+    run: str = ""
+    started: str = ""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A run as its directory tells it.
+
+    In any state rows may be lost: lines that are no rows are left out and counted.
+    """
+
+    folder: Path
+    settings: Settings  # by dotted name, every default spelled out; empty if it cannot be read
+    rows: tuple[RoundRecord, ...]
+    facts: Facts
+    summary: Summary | None  # as it was last at its end; more rounds may have been asked for since
+    damaged_rows: int = 0
+    error: str = ""  # why it gave up
+    problems: tuple[str, ...] = ()  # what cannot be read, and why
+
+    @cached_property
+    def state(self) -> State:
+        """`partial` is going, or was stopped, and can go on; `failed` gave up."""
+        if self.problems:
+            return "damaged"
+        if self.error:
+            return "failed"
+        done = self.rows[-1].round if self.rows else 0
+        ended = self.summary is not None and self.summary.rounds == done
+        if ended and (done >= self.rounds or self._reached):
+            return "finished"
+        return "partial"
+
+    @property
+    def name(self) -> str:
+        return self.folder.absolute().name
+
+    @property
+    def seed(self) -> int:
+        return int(self.settings.get("seed", 0))
+
+    @property
+    def rounds(self) -> int:
+        """How many are planned; `rows` are those there are."""
+        return int(self.settings.get("rounds", 0))
+
+    @property
+    def metric(self) -> str:
+        """The name of what a row calls `accuracy`."""
+        return str(self.settings.get("metric.name", "accuracy"))
+
+    @property
+    def missing_rows(self) -> int:
+        """Rounds before the last row that have none."""
+        return self.rows[-1].round - len(self.rows) if self.rows else 0
+
+    @property
+    def _reached(self) -> bool:
+        """Whether it stopped because it was good enough."""
+        goal = float(self.settings.get("stop_at_accuracy", 0))
+        accuracy = self.rows[-1].accuracy if self.rows else None
+        return goal > 0 and accuracy is not None and accuracy >= goal
+
+
+def read_runs(paths: Iterable[Path]) -> list[Reading]:
+    """The runs in these directories: a run's own, or one that holds runs, as a sweep's does."""
+    return [read_run(folder) for path in paths for folder in run_folders(path)]
+
+
+def run_folders(path: Path) -> list[Path]:
+    """`path` itself if it is a run's, else the runs in it, by name."""
+    if is_run(path):
+        return [path]
+    found = sorted(each for each in path.glob("*/") if is_run(each))
+    if not found:
+        raise RunError(
+            f"{path} is not a run directory and holds none; "
+            "name a directory that fedwsq run or fedwsq sweep made"
+        )
+    return found
+
+
+def is_run(folder: Path) -> bool:
+    """Whether this is the directory of a run, whatever its state."""
+    return any((folder / name).exists() for name in SIGNS)
+
+
+def read_run(folder: Path) -> Reading:
+    """What is there, as far as it can be read."""
+    problems: list[str] = []
+
+    def read(name: str, parse: Callable[[str], Any], check: Callable[[Any], Any]) -> Any:
+        """A file's contents, parsed and checked; None, and a problem, if that cannot be."""
+        try:
+            return check(parse(_text(folder / name)))
+        except (OSError, ValueError, RecursionError) as error:
+            problems.append(f"{name} cannot be read: {error}")
+            return None
+
+    error = ""
+    if (folder / ERROR).exists():
+        error = read(ERROR, str.strip, str)
+    settings: Settings | None = None
+    facts: Facts | None = None
+    # One that failed before it began has neither; one that was stopped there has no config.
+    if (folder / "config.toml").exists():
+        settings = read("config.toml", tomllib.loads, _settings)
+        facts = read("manifest.json", json.loads, _facts)
+    summary: Summary | None = None
+    if (folder / "summary.json").exists():
+        summary = read("summary.json", json.loads, lambda found: checked(Summary, found))
+    rows: list[RoundRecord] = []
+    damaged = 0
+    if (folder / ROWS).exists():
+        rows, damaged = _rows(folder / ROWS)
+    return Reading(
+        folder,
+        settings or {},
+        tuple(rows),
+        facts or Facts(),
+        summary,
+        damaged,
+        error or "",
+        tuple(problems),
+    )
+
+
+def _text(path: Path) -> str:
+    with open(path, "rb") as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"it is longer than {MAX_FILE_BYTES} bytes")
+    return data.decode()
+
+
+def _settings(found: Mapping[str, Any]) -> Settings:
+    """The settings of a config; those that this module itself looks at are checked."""
+    settings = dotted(found)
+    for key, kind in (("seed", int), ("rounds", int), ("stop_at_accuracy", float)):
+        value = settings.get(key, kind())
+        if type(value) not in (int, kind):
+            raise ValueError(f"{key} is {value!r}, must be a number")
+    return settings
+
+
+def _facts(found: object) -> Facts:
+    """Whatever a manifest of any version says in words."""
+    if not isinstance(found, dict):
+        raise ValueError("it is not a table")
+    known = {f.name: found.get(f.name) for f in fields(Facts)}
+    return Facts(**{name: text for name, text in known.items() if isinstance(text, str)})
+
+
+def _rows(path: Path) -> tuple[list[RoundRecord], int]:
+    """The rows of a run in ascending order, and how many lines are none."""
+    rows: list[RoundRecord] = []
+    damaged = 0
+    last = 0
+    with open(path, "rb") as file:
+        while (line := file.readline(MAX_ROW_BYTES)) and len(rows) + damaged < MAX_ROWS:
+            try:
+                row = checked(RoundRecord, json.loads(line))
+            except (ValueError, RecursionError):
+                # The last line of a run that goes on, or was killed, may be cut short.
+                damaged += line.endswith(b"\n")
+                continue
+            if row.round <= last:
+                damaged += 1
+                continue
+            last = row.round
+            rows.append(row)
+    return rows, damaged
