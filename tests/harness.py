@@ -53,6 +53,18 @@ def start(
     )
 
 
+def all_shown(controller: int) -> str:
+    """What a process shows on a terminal, until it ends; closes our side of the terminal."""
+    shown = b""
+    try:
+        while chunk := os.read(controller, 65536):
+            shown += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(controller)
+    return shown.decode()
+
+
 class Kept:
     """A transport around a real one that keeps what passes in training, by round and client."""
 

@@ -8,14 +8,15 @@ import threading
 
 import pytest
 
+from fedwsq.analysis import ANALYSES
 from fedwsq.bench import GROUPS
-from fedwsq.cli import bench, levels, ls, main
+from fedwsq.cli import analyze, bench, levels, ls, main
 from fedwsq.cli.start import ERASE_LINE, loading, saying
 from fedwsq.cli.work.entries import TABLES
 from fedwsq.codecs.levels import LEVEL_KINDS
 from harness import PATIENCE_SECONDS
 
-VERBS = ("run", "resume", "ls", "levels", "inspect", "fetch", "partition", "bench")
+VERBS = ("run", "resume", "ls", "levels", "inspect", "fetch", "partition", "bench", "analyze")
 LIGHT = [["--help"], ["--version"], [], *([verb, "--help"] for verb in VERBS)]
 WRONG = [["rnu"], ["run", "--wrokers", "2"], ["ls", "codec"], ["levels", "many"], ["--versoin"]]
 # Prints what was asked for, then whether that took torch.
@@ -70,6 +71,7 @@ def test_words_written_out_for_the_help_are_those_of_the_tables():
     assert ("methods", *TABLES, "configs") == ls.KINDS
     assert tuple(GROUPS) == bench.GROUPS
     assert levels.KINDS == LEVEL_KINDS
+    assert tuple(ANALYSES) == analyze.ANALYSES
 
 
 # Stands in for torch: says that it is being imported, and takes for ever in a way that swallows

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, resume, run
+from fedwsq.cli import analyze, bench, fetch, inspect, levels, ls, partition, resume, run
 from fedwsq.core.errors import FedwsqError, disk_is_full
 from fedwsq.core.version import VERSION
 
@@ -61,7 +61,7 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, ls, levels, inspect, fetch, partition, bench):
+    for verb in (run, resume, analyze, ls, levels, inspect, fetch, partition, bench):
         verb.register(verbs)
     return parser
 

@@ -32,10 +32,11 @@ def dump_plan(plan: Plan) -> str:
 
 
 def plan_digest(plan: Plan) -> str:
-    """Sixteen hex digits that two runs share when only their number of rounds may differ."""
+    """Sixteen hex digits; runs share them that differ only in rounds and in what they keep."""
     settings = plan_settings(plan)
-    # A run that goes on for longer is still the same run.
+    # A run that goes on for longer, or keeps more, is still the same run.
     del settings["rounds"]
+    del settings["record"]
     return hashlib.blake2b(tomli_w.dumps(settings).encode(), digest_size=8).hexdigest()
 
 
