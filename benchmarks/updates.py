@@ -38,12 +38,12 @@ class Listening:
         self.inner = inner
         self.replies = []
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         if kind_of(orders[0].head) is not Kind.ORDER:
-            yield from self.inner.dispatch(body, orders)
+            yield from self.inner.dispatch(body, orders, deadline)
             return
         self.replies = []
-        for answer in self.inner.dispatch(body, orders):
+        for answer in self.inner.dispatch(body, orders, deadline):
             self.replies.append(answer.payload)
             yield answer
 

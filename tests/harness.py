@@ -74,15 +74,17 @@ class Kept:
         self.orders: dict[int, dict[int, Order]] = {}
         self.replies: dict[int, dict[int, bytes]] = {}
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
         if not orders or kind_of(orders[0].head) is not Kind.ORDER:
-            yield from self.inner.dispatch(body, orders)
+            yield from self.inner.dispatch(body, orders, deadline)
             return
         self.body = body
         number = orders[0].key.round
-        self.orders[number] = {order.key.client: order for order in orders}
-        self.replies[number] = {}
-        for answer in self.inner.dispatch(body, orders):
+        self.orders.setdefault(number, {}).update({each.key.client: each for each in orders})
+        self.replies.setdefault(number, {})
+        for answer in self.inner.dispatch(body, orders, deadline):
             if isinstance(answer, Reply):
                 self.replies[number][answer.key.client] = answer.payload
             yield answer

@@ -98,9 +98,9 @@ class Network:
         self.weather = weather
         self.passed = 0  # bytes to and from clients that evaluate
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         evaluation = kind_of(orders[0].head) is Kind.EVALUATE
-        answers = self.inner.dispatch(body, orders)
+        answers = self.inner.dispatch(body, orders, deadline)
         if not evaluation:
             yield from answers
             return

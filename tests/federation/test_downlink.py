@@ -32,9 +32,9 @@ class Deaf:
         self.away = away
         self.sent = {}
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         if kind_of(orders[0].head) is not Kind.ORDER:
-            yield from self.inner.dispatch(body, orders)
+            yield from self.inner.dispatch(body, orders, deadline)
             return
         for order in orders:
             self.sent[order.key.round, order.key.client] = order, body

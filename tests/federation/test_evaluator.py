@@ -44,9 +44,9 @@ class Network:
         self.weather = weather
         self.asked = []
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         self.asked.append([order.key.client for order in orders])
-        yield from self.weather(list(self.inner.dispatch(body, orders)))
+        yield from self.weather(list(self.inner.dispatch(body, orders, deadline)))
 
 
 def same(a, b):
@@ -88,7 +88,7 @@ def test_batches_that_were_lost_are_asked_for_again(simulation, monkeypatch):
 
     network = Network(simulation.serial(CPU), weather)
     evaluator = SharedEvaluator(simulation.charter, network, simulation.test)
-    with pytest.raises(RunError, match=r"workers died 3 times; try fewer with --workers 1"):
+    with pytest.raises(RunError, match=r"died or were stuck 3 times; try fewer with --workers 1"):
         evaluator.evaluate(params, KEY)
     starts = list(simulation.test.starts)
     assert network.asked == [starts, starts[:2], starts[:2]]
@@ -231,7 +231,7 @@ def test_whatever_clients_report_a_row_can_be_written(simulation, text):
         return [reply(simulation, json.dumps(text), client=a.key.client) for a in answers]
 
     class Silent:
-        def dispatch(self, body, orders):
+        def dispatch(self, body, orders, deadline=None):
             return [Reply(order.key, b"") for order in orders]
 
     params = simulation.model.initial_params()

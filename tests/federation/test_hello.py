@@ -32,8 +32,8 @@ class Network:
         self.inner = inner
         self.weather = weather
 
-    def dispatch(self, body, orders):
-        yield from self.weather(list(self.inner.dispatch(body, orders)))
+    def dispatch(self, body, orders, deadline=None):
+        yield from self.weather(list(self.inner.dispatch(body, orders, deadline)))
 
 
 def test_clients_say_what_they_hold(simulation):

@@ -148,7 +148,7 @@ def test_a_client_that_lost_its_memory_changes_nothing_for_the_others(tmp_path):
         server.step()
     (tmp_path / "lossy" / "0" / "1.safetensors").unlink()
     inner = calm.transport.inner.dispatch
-    calm.transport.inner.dispatch = lambda body, orders: inner(body, orders[1:])
+    calm.transport.inner.dispatch = lambda body, orders, deadline: inner(body, orders[1:])
     assert (lossy.step().replied, calm.step().replied) == (2, 2)
     assert fingerprint(lossy.params) == fingerprint(calm.params)
     assert lossy.snapshot.accepted.tolist() == [0, 2, 2]

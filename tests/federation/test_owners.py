@@ -37,7 +37,7 @@ class Apart:
         self.folder = folder
         self.sites = {}
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         for order in orders:
             assert kind_of(order.head) in (Kind.ORDER, Kind.EVALUATE)
             site = self.site(order.key.client)
@@ -182,7 +182,7 @@ def test_the_servers_data_is_not_at_a_site_of_its_own():
     heard = []
 
     class Listening:
-        def dispatch(self, body, orders):
+        def dispatch(self, body, orders, deadline=None):
             heard.extend((body, order) for order in orders)
             return iter(())
 

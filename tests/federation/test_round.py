@@ -3,6 +3,7 @@
 import functools
 import random
 import statistics
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,13 +17,14 @@ from fedwsq.core.tree import fingerprint, scale
 from fedwsq.core.types import Key
 from fedwsq.data import Split
 from fedwsq.federation import server as server_module
+from fedwsq.federation.fold import MAX_FOREIGN
 from fedwsq.federation.record import scale_ratios
 from fedwsq.federation.server import Server, sample
 from fedwsq.federation.simulation import simulate
 from fedwsq.federation.spool import Spool
 from fedwsq.plan import Plan
 from fedwsq.runs import Run
-from fedwsq.transports import Answer, Failure, Order, Reply, Transport
+from fedwsq.transports import Answer, Failure, Order, Reply, Serial, Transport, seconds_left
 from fedwsq.wire import Kind, decode, encode
 from fedwsq.wire.parse import kind_of
 from harness import timeless, tiny
@@ -42,13 +44,17 @@ class Network:
         self.inner = inner
         self.weather = weather
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
         if kind_of(orders[0].head) is not Kind.ORDER:
-            yield from self.inner.dispatch(body, orders)
+            yield from self.inner.dispatch(body, orders, deadline)
             return
         self.body = body
         self.orders = list(orders)
-        yield from self.weather(orders[0].key.round, list(self.inner.dispatch(body, orders)))
+        yield from self.weather(
+            orders[0].key.round, list(self.inner.dispatch(body, orders, deadline))
+        )
 
     def close(self) -> None:
         self.inner.close()
@@ -81,16 +87,22 @@ def reframed(reply: Reply, server: Server, **changes: object) -> Reply:
 # Order
 
 
-@pytest.mark.parametrize("order", ["reversed", "shuffled", "twice"])
+@pytest.mark.parametrize("order", ["reversed", "shuffled"])
 def test_the_order_of_replies_changes_nothing(order):
     def weather(number: int, answers: Answers) -> Answers:
-        if order == "twice":
-            return [*reversed(answers), *answers]
         if order == "reversed":
             return answers[::-1]
         return random.Random(number).sample(answers, len(answers))
 
     assert play(weather) == play(fine)
+
+
+def test_replies_that_come_twice_count_once():
+    weights, rows = play(lambda number, answers: [*reversed(answers), *answers])
+    clients = [str(client) for client in sample(range(10), 5, derive(0, "sample", 1))]
+    assert rows[0]["duplicates"] == dict.fromkeys(clients, 1)
+    once = [row | {"duplicates": {}} for row in rows]
+    assert (weights, once) == play(fine)
 
 
 def test_replies_that_wait_on_disk_change_nothing(monkeypatch, tmp_path):
@@ -118,7 +130,7 @@ def test_a_lost_reply_leaves_the_mean_over_the_others():
     server = under(lambda number, answers: answers[:2] + answers[3:])
     before = dict(server.params)
     shared = server.snapshot.shared
-    clients = sample(10, 5, derive(0, "sample", 1))
+    clients = sample(range(10), 5, derive(0, "sample", 1))
     record = server.step()
     assert (record.sampled, record.replied, record.failed) == (5, 4, 1)
     assert record.failures == {str(clients[2]): "no reply"}
@@ -311,8 +323,148 @@ def test_answers_that_nobody_asked_for_are_passed_over():
         return [Failure(stranger, "who?"), Reply(stranger, b"junk"), *answers, late, answers[1]]
 
     weights, rows = play(weather)
-    assert (weights, rows) == play(fine)
+    assert rows[0]["foreign"] == {"round 1, client 77": 2}
+    first, second = (str(client) for client in sample(range(10), 5, derive(0, "sample", 1))[:2])
+    assert rows[0]["duplicates"] == {first: 1, second: 1}
+    unasked = [row | {"foreign": {}, "duplicates": {}} for row in rows]
+    assert (weights, unasked) == play(fine)
     assert rows[0]["failures"] == {}
+
+
+def test_what_an_earlier_round_left_behind_is_foreign():
+    """A failure, too, is of the order that it names: the client has answered in this round."""
+
+    def weather(number: int, answers: Answers) -> Answers:
+        old = [answer.key._replace(round=number - 1) for answer in answers]
+        return [*(Failure(key, "long ago") for key in old), *(Reply(k, b"") for k in old), *answers]
+
+    weights, rows = play(weather)
+    clients = sample(range(10), 5, derive(0, "sample", 2))
+    assert rows[1]["foreign"] == {f"round 1, client {client}": 2 for client in clients}
+    assert (weights, [row | {"foreign": {}} for row in rows]) == play(fine)
+
+
+def test_a_row_does_not_grow_with_what_strangers_send():
+    def weather(number: int, answers: Answers) -> Answers:
+        return [*(Reply(Key(0, 1, client), b"") for client in range(100, 1100)), *answers]
+
+    _, rows = play(weather, rounds=1)
+    foreign = rows[0]["foreign"]
+    assert len(foreign) == MAX_FOREIGN + 1
+    assert foreign["others"] == 1000 - MAX_FOREIGN
+
+
+# Deadlines
+
+
+class Careless:
+    """A real serial transport that loses some orders on the way, the first times that it is asked.
+
+    `lost` are clients and how often.
+    """
+
+    def __init__(self, inner: Transport, lost: dict[int, int]) -> None:
+        self.inner = inner
+        self.lost = lost
+
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
+        for order in orders:
+            client = order.key.client
+            if self.lost.get(client, 0) and kind_of(order.head) is Kind.ORDER:
+                self.lost[client] -= 1
+                yield Failure(order.key, "its worker process died", lost=True)
+            else:
+                yield from self.inner.dispatch(body, [order], deadline)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def careless(times: int) -> tuple[str, list[dict[str, object]]]:
+    """Two rounds in the first of which the second client's order is lost so many times."""
+    simulation = simulate(tiny())
+    unlucky = sample(range(10), 5, derive(0, "sample", 1))[1]
+    server = simulation.server(Careless(simulation.serial(CPU), {unlucky: times}))
+    records = [server.step() for _ in range(2)]
+    return fingerprint(server.params), [timeless(vars(record)) for record in records]
+
+
+def test_work_that_was_lost_is_asked_for_again_and_nothing_else_changes():
+    weights, rows = careless(1)
+    unlucky = str(sample(range(10), 5, derive(0, "sample", 1))[1])
+    assert rows[0]["asked_again"] == {unlucky: "its worker process died"}
+    assert (weights, [row | {"asked_again": {}} for row in rows]) == play(fine)
+
+
+def test_work_that_was_lost_twice_is_a_failure():
+    weights, rows = careless(2)
+    unlucky = str(sample(range(10), 5, derive(0, "sample", 1))[1])
+    assert rows[0]["failures"] == {unlucky: "its worker process died"}
+    assert (rows[0]["replied"], rows[0]["failed"], rows[0]["missing"]) == (4, 1, 0)
+
+    def without(number: int, answers: Answers) -> Answers:
+        return [a for a in answers if (number, str(a.key.client)) != (1, unlucky)]
+
+    assert weights == play(without)[0]
+
+
+def test_a_round_ends_at_its_deadline_with_the_replies_it_has():
+    """The third client takes until the deadline: it is late, and the last two are not begun."""
+    simulation = simulate(tiny(deadline=30.0, eval_every=9))
+    clients = sample(range(10), 5, derive(0, "sample", 1))
+    site = simulation.site(CPU)
+    asked: list[float] = []
+
+    class Slow(Serial):
+        def dispatch(
+            self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+        ) -> Iterator[Answer]:
+            assert deadline is not None
+            asked.append(seconds_left(deadline))
+            soon = time.monotonic() + 5.0
+
+            def serve(body: bytes | memoryview, order: Order) -> bytes:
+                payload = site.answer(body, order)
+                if order.key.client == clients[2]:
+                    time.sleep(seconds_left(soon))
+                return payload
+
+            return Serial(serve).dispatch(body, orders, soon)
+
+    server = simulation.server(Slow(site.answer))
+    record = server.step()
+    assert 29 < asked[0] <= 30
+    assert (record.replied, record.failed, record.late, record.missing) == (2, 3, 3, 0)
+    assert list(record.failures) == [str(client) for client in clients[2:]]
+    first_two = play(lambda number, answers: answers[:2], rounds=1)
+    assert fingerprint(server.params) == first_two[0]
+    assert first_two[1][0]["missing"] == 3
+
+
+def test_a_round_with_too_few_replies_leaves_everything_as_it_was():
+    few = lambda number, answers: answers if number == 2 else answers[:2]
+    server = under(few, tiny(min_replies=3))
+    before = server.snapshot
+    row = server.step()
+    assert (row.replied, row.failed, row.missing) == (0, 5, 3)
+    assert row.uplink_bytes > 0  # they were sent all the same
+    refused = [why for why in row.failures.values() if why != "no reply"]
+    assert refused == ["of 3 replies that a round needs it had 2; not used"] * 2
+    assert server.snapshot.server == before.server
+    assert not server.snapshot.accepted.any()
+    assert all(
+        torch.equal(server.snapshot.shared[vector][name], state)
+        for vector, states in before.shared.items()
+        for name, state in states.items()
+    )
+    assert server.step().replied == 5
+
+
+def test_as_many_replies_as_a_round_needs_are_enough():
+    three = lambda number, answers: answers[:3]
+    assert play(three, plan=tiny(min_replies=3))[0] == play(three)[0]
 
 
 # Determinism and records
@@ -365,12 +517,12 @@ def test_progress_counts_every_client():
 
 
 def test_sampling_is_without_replacement_and_covers_everyone():
-    drawn = [sample(10, 4, seed) for seed in range(200)]
+    drawn = [sample(range(10), 4, seed) for seed in range(200)]
     assert all(len(set(clients)) == 4 and clients == sorted(clients) for clients in drawn)
     counts = [sum(client in clients for clients in drawn) for client in range(10)]
     assert min(counts) > 50  # 80 expected, standard deviation 7
-    assert sample(3, 3, 0) == [0, 1, 2]
-    assert len(sample(10**12, 2, 0)) == 2  # a population that would not fit in memory
+    assert sample(range(3), 3, 0) == [0, 1, 2]
+    assert len(sample(range(10**12), 2, 0)) == 2  # a population that would not fit in memory
 
 
 def test_aggregation_weighs_by_examples_or_all_alike():

@@ -26,7 +26,7 @@ class Heard:
         self.site = self.simulation.site(CPU)
         self.simulation.server(self).step()
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         self.body = body
         self.order = orders[0]
         return iter(())

@@ -63,10 +63,10 @@ class Troubled:
         self.crash_in = crash_in
         self.lose_in = lose_in
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         number = orders[0].key.round
         training = kind_of(orders[0].head) is Kind.ORDER
-        for done, answer in enumerate(self.inner.dispatch(body, orders)):
+        for done, answer in enumerate(self.inner.dispatch(body, orders, deadline)):
             if training and number == self.crash_in and done == 3:
                 raise Crash
             lost = training and number == self.lose_in and done == 1

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,24 +71,34 @@ def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(finis
     ]
 
 
-def test_a_worker_killed_in_the_middle_of_a_round_costs_one_client(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("patience", "reason"),
+    [
+        pytest.param(0, "its worker process died", id="killed"),
+        pytest.param(20, r"its worker was stuck for \d+ s", id="stopped", marks=pytest.mark.slow),
+    ],
+)
+def test_a_worker_killed_or_stopped_in_the_middle_of_a_round_changes_nothing(
+    tmp_path, monkeypatch, finished, patience, reason
+):
     monkeypatch.setenv("TEST_STUCK", str(tmp_path / "stuck"))
-    killed = []
+    ended = []
 
-    def kill_one(done: int, asked: int) -> None:
+    def end_one(done: int, asked: int) -> None:
         """After the first answer: whoever is stuck has none to give."""
-        if not killed:
-            killed.append(who_is_stuck(tmp_path / "stuck"))
-            killed[0].kill()
+        if not ended:
+            ended.append(who_is_stuck(tmp_path / "stuck"))
+            ended[0].suspend() if patience else ended[0].kill()
 
-    plan = tiny(rounds=2, **STUCK, **{"algorithm.round": 1})
+    plan = tiny(**STUCK, **{"algorithm.round": 1, "patience": patience})
     with Run.create(plan, tmp_path / "run", workers=2) as opened:
-        opened.go(progress=kill_one)
-    first, second = rows(tmp_path / "run")
-    assert (first["sampled"], first["replied"], first["failed"]) == (5, 4, 1)
-    assert list(first["failures"].values()) == ["its worker process died"]
-    assert (second["replied"], second["failed"], second["failures"]) == (5, 0, {})
-    assert gone(killed[0])
+        assert opened.go(progress=end_one).weights == finished.summary.weights
+    first, *later = rows(tmp_path / "run")
+    assert (first["sampled"], first["replied"], first["failed"]) == (5, 5, 0)
+    (why,) = first["asked_again"].values()
+    assert re.fullmatch(reason, why)
+    assert [row["asked_again"] for row in later] == [{}, {}]
+    assert gone(ended[0])
     assert children() == []
 
 

@@ -352,7 +352,7 @@ def test_fewer_rounds_than_were_run_are_refused(finished, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"seed": 3}, "seed cannot change on resume, only rounds and where files lie"),
+        ({"seed": 3}, "seed cannot change on resume, only rounds, patience and where files lie"),
         ({"training.lr": 0.2, "rounds": 9}, r"training\.lr cannot change on resume"),
         ({"data.clients": 9}, r"data\.clients cannot change on resume"),
         ({"rounds": 0}, "rounds is 0, must be a whole number"),

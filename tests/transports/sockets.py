@@ -23,7 +23,7 @@ class Sockets:
             line, _ = server.accept()
             self.lines[int.from_bytes(receive(line))] = line
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         for order in orders:
             line = self.lines[order.key.client]
             for frame in (order.body or body, np.asarray(order.key, "<u8").tobytes(), order.head):

@@ -58,7 +58,7 @@ def pool(simulation):
 class Listening:
     """A transport that nobody answers: it keeps what it was given."""
 
-    def dispatch(self, body, orders):
+    def dispatch(self, body, orders, deadline=None):
         self.body = body
         self.orders = list(orders)
         return iter(())
@@ -141,14 +141,14 @@ def test_only_short_orders_with_short_frames_are_handed_out_ahead(pool):
     short = Order(key, b"O")
     long = Order(key, bytes(pool_module.LONGEST_AHEAD_BYTES + 1))
     try:
-        worker._pace = 1e-3
+        worker.pace = 1e-3
         assert worker.has_room(long)  # it has nothing else
         worker.asked.append(short)
         assert worker.has_room(short)
         assert not worker.has_room(long)
-        worker._pace = pool_module.AHEAD_SECONDS
+        worker.pace = pool_module.AHEAD_SECONDS
         assert not worker.has_room(short)
-        worker._pace = 1e-9
+        worker.pace = 1e-9
         worker.asked.extend([short] * (pool_module.MOST_AHEAD - 1))
         assert not worker.has_room(short)
     finally:

@@ -11,6 +11,7 @@ KINDS = (
     "codecs",
     "bits",
     "channels",
+    "combines",
     "models",
     "standardizations",
     "datasets",
@@ -20,6 +21,7 @@ KINDS = (
     "criteria",
     "metrics",
     "configs",
+    "grids",
 )
 
 

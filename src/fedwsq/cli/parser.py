@@ -4,9 +4,44 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fedwsq.cli import analyze, bench, fetch, inspect, levels, ls, partition, resume, run
+from fedwsq.cli import (
+    analyze,
+    bench,
+    compare,
+    deploy,
+    export,
+    fetch,
+    inspect,
+    levels,
+    ls,
+    partition,
+    report,
+    resume,
+    run,
+    sweep,
+    table,
+)
 from fedwsq.core.errors import FedwsqError, disk_is_full
 from fedwsq.core.version import VERSION
+
+# As `--help` lists them.
+VERBS = (
+    run,
+    resume,
+    sweep,
+    compare,
+    table,
+    report,
+    analyze,
+    export,
+    ls,
+    levels,
+    inspect,
+    fetch,
+    partition,
+    deploy,
+    bench,
+)
 
 EXAMPLES = """\
 examples:
@@ -15,6 +50,7 @@ the quick start: handwritten digits, FedWSQ at 4 bits
   fedwsq run uplink.bits=1 rounds=20            the same, one bit a weight
   fedwsq run cifar10-resnet8 data.root=DIR      a shipped config on your data
   fedwsq resume runs/quickstart-1 rounds=80     go on with a run
+  fedwsq sweep method=fedavg,fedwsq seed=0,1,2  several runs, one command
   fedwsq ls configs                             what is there to choose from
 """
 
@@ -61,7 +97,7 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, analyze, ls, levels, inspect, fetch, partition, bench):
+    for verb in VERBS:
         verb.register(verbs)
     return parser
 

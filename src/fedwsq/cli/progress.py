@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from shlex import quote
 from types import FrameType
@@ -16,7 +16,8 @@ from fedwsq.cli.bar import columns, fitted, room
 from fedwsq.core.errors import RunError, disk_is_full
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import plan_settings
-from fedwsq.report.tensorboard import TensorBoard
+from fedwsq.plan.read import dotted
+from fedwsq.report.trackers import TRACKERS, Subject
 from fedwsq.runs import Run, Summary
 from fedwsq.runs.failures import LOG, ClientFailed
 from fedwsq.runs.lines import line, reasons, short
@@ -24,7 +25,7 @@ from fedwsq.runs.watch import warn_of_loss
 from fedwsq.wire import Link
 
 
-class _Console(Console):
+class PatientConsole(Console):
     """A console that falls silent when its reader leaves (`| head`, `| less`).
 
     A run is more than what it prints.
@@ -41,6 +42,11 @@ class _Console(Console):
                 "Ctrl-C stops it, fedwsq resume takes it up",
                 file=sys.stderr,
             )
+
+
+def plain_console() -> PatientConsole:
+    """Paths and reasons are printed as they are: what looks like markup in them is none."""
+    return PatientConsole(highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 class _Lines:
@@ -77,8 +83,9 @@ class _Bar:
         self._last = short(record)
         self._show(self._done, self._last)
         # Above the bar, where it stays.
-        if record.failures:
-            self._bar.console.print(f"round {record.round}: {reasons(record)}")
+        why = reasons(record)
+        if why:
+            self._bar.console.print(f"round {record.round}: {why}")
 
     def _show(self, completed: float, text: str, clients: str = "") -> None:
         shown = fitted(text, clients, room(self._bar.console, self._rounds))
@@ -101,18 +108,16 @@ class _Warner:
         self._quiet_until = record.round + 10
 
 
-def follow(run: Run, tensorboard: bool, keep_messages: bool, debug: bool = False) -> int:
+def follow(run: Run, trackers: Sequence[str], keep_messages: bool, debug: bool = False) -> int:
     """Go on with a run to its end, or until Ctrl-C, and say what came of it: an exit code."""
-    # Paths and reasons are printed as they are: what looks like markup in them is none.
-    console = _Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = plain_console()
     for warning in run.warnings:
         console.print(f"warning: {warning}", style="yellow")
-    listeners: list[Callable[[RoundRecord], None]] = []
-    board = TensorBoard(run.folder / "tensorboard") if tensorboard else None
-    if board is not None:
-        listeners.append(board.add)
+    subject = Subject(run.folder, run.id, dotted(plan_settings(run.plan)))
+    tracked = [TRACKERS[name](subject) for name in trackers]
+    listeners: list[Callable[[RoundRecord], None]] = [each.add for each in tracked]
     try:
-        with _sigterm_interrupts(), _display(run, console) as display:
+        with sigterm_interrupts(), _display(run, console) as display:
             listeners.append(display.on_round)
             listeners.append(_Warner(console, run.plan.uplink).on_round)
             summary = run.go(listeners, display.on_client, keep_messages, debug)
@@ -137,9 +142,9 @@ def follow(run: Run, tensorboard: bool, keep_messages: bool, debug: bool = False
             f"then go on with: fedwsq resume {quote(str(run.folder))}"
         ) from None
     finally:
-        # What it has not yet written would be lost.
-        if board is not None:
-            board.close()
+        # What they have not yet written would be lost.
+        for each in tracked:
+            each.close()
     console.print(summary_table(run, summary))
     if (run.folder / LOG).exists():
         console.print(f"some clients failed; their whole tracebacks are in {run.folder / LOG}")
@@ -168,7 +173,7 @@ def beginning(run: Run, width: int) -> str:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def sigterm_interrupts() -> Iterator[None]:
     """A polite `kill` saves and stops as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

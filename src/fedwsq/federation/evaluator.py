@@ -11,16 +11,17 @@ from fedwsq.core.errors import MessageError, RunError
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Key, Params
 from fedwsq.evaluation import Scores, Scoring, score, total
+from fedwsq.federation.asking import Asking
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.downlink import plain_model
 from fedwsq.federation.owners import Batch, TestData
 from fedwsq.training.local import load
 from fedwsq.training.precision import autocast
-from fedwsq.transports import Failure, Order, Reply, Transport
+from fedwsq.transports import Failure, Order, Reply, Transport, deadline_in
 from fedwsq.wire import Kind, Message, decode, encode
 from fedwsq.wire.message import EVERYONE, MAX_WEIGHT
 
-MAX_ATTEMPTS = 3  # at a batch whose worker died
+MAX_ATTEMPTS = 3  # at a batch whose worker died or was stuck
 
 
 class Evaluator(Protocol):
@@ -90,7 +91,8 @@ class SharedEvaluator:
             if len(pieces) == len(self.test.starts):
                 return total(pieces[start] for start in self.test.starts)
         raise RunError(
-            f"evaluation failed: workers died {MAX_ATTEMPTS} times; try fewer with --workers 1"
+            f"evaluation failed: workers died or were stuck {MAX_ATTEMPTS} times; "
+            "try fewer with --workers 1"
         )
 
     def _ask(self, body: bytes, key: Key, starts: Sequence[int]) -> dict[int, Scores]:
@@ -114,7 +116,8 @@ def client_scores(
     orders = [score_order(charter, Kind.EVALUATE, key._replace(client=c)) for c in clients]
     scores: dict[int, Scores] = {}
     sent = sum(len(body) + len(order.head) for order in orders)
-    for answer in transport.dispatch(body, orders):
+    deadline = deadline_in(charter.plan.deadline)
+    for answer in Asking(transport, body, orders, deadline):
         if isinstance(answer, Failure) or answer.key.client not in clients:
             continue
         sent += len(answer.payload)

@@ -47,6 +47,13 @@ class RoundRecord:
     replied: int = 0
     failed: int = 0
     failures: dict[str, str] = field(default_factory=dict)  # client -> why
+    clipped: int = 0  # updates far longer than usual, which count for less
+    late: int = 0  # of those failed: not done by the deadline
+    missing: int = 0  # of those failed: no answer of any kind
+    asked_again: dict[str, str] = field(default_factory=dict)  # client -> why its work was lost
+    duplicates: dict[str, int] = field(default_factory=dict)  # client -> answers after its first
+    # "round 3, client 7" -> answers to nothing that this round asked
+    foreign: dict[str, int] = field(default_factory=dict)
     sat_out: int = 0  # sampled, but granted no bits: their channel was too slow
     bits: float | None = None  # mean bits granted per coded parameter
     scale_ratio: float | None = None  # median over coded tensors of mean local / shared scale
@@ -192,6 +199,12 @@ def record(done: Round, uplink: Line) -> RoundRecord:
         replied=len(folded.replies),
         failed=len(assignments) - len(folded.replies),
         failures={str(client): why for client, why in sorted(folded.failures.items())},
+        clipped=folded.clipped,
+        late=len(folded.late),
+        missing=len(folded.missing),
+        asked_again={str(client): why for client, why in sorted(folded.asked_again.items())},
+        duplicates={str(client): count for client, count in sorted(folded.duplicates.items())},
+        foreign=dict(folded.foreign),
         sat_out=len(done.channels) - len(assignments),
         bits=_mean([uplink.mean_bits(rates) for rates in granted]),
         scale_ratio=statistics.median(ratios.values()) if ratios else None,

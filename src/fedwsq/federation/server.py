@@ -4,34 +4,37 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedwsq.codecs.base import MAX_MAGNITUDE, flat_values, largest_magnitude
 from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Channel, Cohort, Key, Params, State
 from fedwsq.evaluation import moving_average
+from fedwsq.federation.asking import Asking
+from fedwsq.federation.bounds import Usual, bounded_sides
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.clock import slowest
 from fedwsq.federation.downlink import Broadcast, PublicModel, Way, way_down
 from fedwsq.federation.evaluator import Evaluator, client_scores
-from fedwsq.federation.fold import Assignment, Fold, Folded
+from fedwsq.federation.fold import Assignment, Before, Fold, Folded
 from fedwsq.federation.owners import Census
 from fedwsq.federation.record import Round, RoundRecord, Verdict, record
 from fedwsq.federation.spool import Spool
 from fedwsq.plan import Plan
-from fedwsq.transports import Order, Transport
+from fedwsq.transports import Order, Transport, deadline_in
 from fedwsq.wire import Kind, Message, Shared, encode
 from fedwsq.wire.channels import compute_seconds, download_seconds
 from fedwsq.wire.message import EVERYONE, order_bytes, vectors_bytes
 
+LARGEST_WEIGHT = MAX_MAGNITUDE / 100
 Progress = Callable[[int, int], None]  # clients done, clients asked
 
 
@@ -46,6 +49,7 @@ class Snapshot:
     accepted: NDArray[np.int32]  # the last round accepted from each client, 0 for none
     accuracy_ema: float | None = None
     public: PublicModel | None = None  # with a chained downlink: what clients can rebuild
+    usual: Usual = Usual()  # of the last rounds' replies
 
 
 def first_snapshot(charter: Charter) -> Snapshot:
@@ -119,9 +123,15 @@ class Server:
         return record(done, self.charter.uplink)
 
     def sample(self, number: int) -> dict[int, Channel | None]:
-        """The clients of a round, in ascending order, each with its channel."""
+        """The clients of a round, in ascending order, each with its channel.
+
+        Drawn from those that are there; if all are, it is the same draw as if nobody had asked.
+        """
         seed = derive(self.plan.seed, "sample", number)
-        clients = sample(self.plan.data.clients, self.plan.clients_per_round, seed)
+        there = self.census.present()
+        if there is None:
+            there = range(self.plan.data.clients)
+        clients = sample(there, min(self.plan.clients_per_round, len(there)), seed)
         return {c: self.plan.channels(Key(self.plan.seed, number, c)) for c in clients}
 
     def broadcast(self, before: Snapshot, number: int) -> Broadcast:
@@ -183,6 +193,8 @@ class Server:
                 sent.float32_bytes + order_bytes(len(granted)),
                 channel,
                 steps,
+                examples,
+                self.census.certain,
             )
         return assignments
 
@@ -195,16 +207,20 @@ class Server:
     ) -> Folded:
         """Send the orders out and fold the replies, in client order whatever order they come in."""
         spool = Spool(self.spill)
-        fold = Fold(self.charter, assignments, before.shared, self.params, spool)
+        known = Before(before.server["params"], before.shared, before.usual)
+        fold = Fold(self.charter, assignments, known, spool)
         orders = [assignment.order for assignment in assignments.values()]
+        deadline = deadline_in(self.plan.deadline)
+        answers = Asking(self.transport, sent.body, orders, deadline)
         try:
-            for done, answer in enumerate(self.transport.dispatch(sent.body, orders), 1):
+            for done, answer in enumerate(answers, 1):
                 fold.take(answer)
                 if progress is not None:
-                    progress(done, len(orders))
-            return fold.finish()
+                    progress(min(done, len(orders)), len(orders))
+            folded = fold.finish()
         finally:
             spool.close()
+        return replace(folded, asked_again=answers.again)
 
     def update(self, before: Snapshot, folded: Folded, sampled: int) -> Snapshot:
         """The server's side of the round; without a reply only the round's number moves on."""
@@ -212,17 +228,25 @@ class Server:
         accepted = before.accepted.copy()
         accepted[folded.forgot] = 0  # they start anew
         idle = replace(before, round=number, accepted=accepted)
-        if not folded.weight > 0:
+        replies = len(folded.replies)
+        needed = self.plan.min_replies
+        if 0 < replies < needed:
+            folded.refuse(f"of {needed} replies that a round needs it had {replies}; not used")
+        if not folded.replies or not folded.weight > 0:
             return idle
         cohort = Cohort(number, sampled, len(folded.replies), self.plan.data.clients)
         with one_thread():
             server = self.plan.algorithm.server_update(before.server, folded.mean(), cohort)
-        if not all(torch.isfinite(x).all() for params in server.values() for x in params.values()):
-            folded.refuse("the round's update made the model not finite; it was not used")
+        if not all(sane(params) for params in server.values()):
+            folded.refuse(
+                f"the round's update made the model not finite or above {LARGEST_WEIGHT:g}; "
+                "it was not used"
+            )
             return idle
         accepted[folded.clients] = number
-        shared = self.charter.uplink.fold(before.shared, folded.sides)
-        return replace(idle, server=server, shared=shared)
+        sides = bounded_sides(before.shared, folded.sides, self.plan.bounds.scale)
+        shared = self.charter.uplink.fold(before.shared, sides)
+        return replace(idle, server=server, shared=shared, usual=before.usual.after(folded.seen))
 
     def evaluate(self, after: Snapshot) -> Verdict:
         """Score the model in every `eval_every`-th round and in the last, and by client if asked.
@@ -263,8 +287,14 @@ class Server:
         return way_down(self.plan.downlink, self.charter.schema)
 
 
-def sample(population: int, count: int, seed: int) -> list[int]:
+def sane(params: Params) -> bool:
+    """Whether a model can be sent, and so can its difference to any other."""
+    # NaN fails too.
+    return all(largest_magnitude(flat_values(x)) <= LARGEST_WEIGHT for x in params.values())
+
+
+def sample(population: Sequence[int], count: int, seed: int) -> list[int]:
     """Clients drawn uniformly without replacement, in ascending order; the cost does not depend on
     the population.
     """
-    return sorted(random.Random(seed).sample(range(population), count))
+    return sorted(random.Random(seed).sample(population, count))

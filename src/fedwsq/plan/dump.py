@@ -7,6 +7,8 @@ from typing import Any, get_type_hints
 import tomli_w
 
 from fedwsq.core.recipe import Recipe
+from fedwsq.plan.bounds import Bounds
+from fedwsq.plan.combine import Mean
 from fedwsq.plan.read import Settings
 from fedwsq.plan.settings import Plan
 from fedwsq.plan.tables import TABLES, name_of
@@ -32,11 +34,16 @@ def dump_plan(plan: Plan) -> str:
 
 
 def plan_digest(plan: Plan) -> str:
-    """Sixteen hex digits; runs share them that differ only in rounds and in what they keep."""
+    """Sixteen hex digits that two runs share when what they compute does not differ."""
     settings = plan_settings(plan)
-    # A run that goes on for longer, or keeps more, is still the same run.
-    del settings["rounds"]
-    del settings["record"]
+    # A run that goes on for longer or keeps more is still the same run, and so is one on another
+    # machine.
+    for name in ("rounds", "patience", "record"):
+        del settings[name]
+    # As long as nobody has set these, a run from before they were there is the same run, too.
+    for name, default in (("bounds", Bounds()), ("combine", Mean())):
+        if getattr(plan, name) == default:
+            del settings[name]
     return hashlib.blake2b(tomli_w.dumps(settings).encode(), digest_size=8).hexdigest()
 
 

@@ -1,5 +1,6 @@
 """The plan: everything that decides a run's result, resolved and frozen."""
 
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -10,6 +11,8 @@ from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
 from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.plan.aggregation import WEIGH, Aggregation
+from fedwsq.plan.bounds import Bounds
+from fedwsq.plan.combine import Combine, Mean, combine_name
 from fedwsq.training import Training
 from fedwsq.wire import Downlink, Link
 from fedwsq.wire.channels import Channels, NoChannels
@@ -104,12 +107,18 @@ class Plan:
     seed: int = 0
     clients_per_round: int = 5
     aggregation: Aggregation = "examples"
+    combine: Combine = Mean()
     metric: Metric = Metric("accuracy", METRICS["accuracy"])
     eval_every: int = 1
     # Also by client: on its `data.client_test`, else estimated from its mix of classes.
     eval_clients: bool = False
     checkpoint_every: int = 1
     stop_at_accuracy: float = 0.0  # 0: run all rounds
+    # Seconds from a round's orders to its last reply; who is later is left out. 0: no limit.
+    deadline: float = 0.0
+    min_replies: int = 1  # with fewer, a round leaves the model as it was
+    # Seconds after which a worker process counts as stuck and is replaced. 0: see docs/faults.md.
+    patience: float = 0.0
     data: DataPlan = DataPlan()
     model: ModelPlan = ModelPlan()
     training: Training = Training()
@@ -117,12 +126,24 @@ class Plan:
     uplink: Link = Link()
     downlink: Downlink = Downlink()
     channels: Channels = NoChannels()
+    bounds: Bounds = Bounds()
     record: RecordPlan = RecordPlan()
 
     def __post_init__(self) -> None:
-        for name in ("rounds", "clients_per_round", "eval_every", "checkpoint_every"):
+        at_least_one = (
+            "rounds",
+            "clients_per_round",
+            "eval_every",
+            "checkpoint_every",
+            "min_replies",
+        )
+        for name in at_least_one:
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
+        for name in ("deadline", "patience"):
+            seconds = getattr(self, name)
+            if not 0 <= seconds < math.inf:
+                raise ConfigError(f"{name} is {seconds}, must be seconds (0: no limit of your own)")
 
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}, must be between 0 and 2^63 - 1")
@@ -137,9 +158,28 @@ class Plan:
                 f"but data.clients is {self.data.clients}: "
                 "a round cannot sample more clients than there are"
             )
+        if self.min_replies > self.clients_per_round:
+            raise ConfigError(
+                f"min_replies is {self.min_replies} but clients_per_round is "
+                f"{self.clients_per_round}: no round could have so many"
+            )
         if self.aggregation not in WEIGH:
             raise ConfigError(f"aggregation is {self.aggregation!r}; it can be {', '.join(WEIGH)}")
+        if not isinstance(self.combine, Mean):
+            self._require_alike()
         if self.eval_clients and self.metric.name != "accuracy":
             raise ConfigError(
                 "eval_clients needs metric = accuracy: it weighs the accuracy of each class"
             )
+
+    def _require_alike(self) -> None:
+        """Refuse what a combination other than the mean would pass over or wipe out."""
+        name = combine_name(self.combine)
+        if self.aggregation != "uniform":
+            raise ConfigError(
+                f"combine = {name} counts all clients alike, but aggregation is "
+                f"{self.aggregation}; use aggregation=uniform, or combine=mean"
+            )
+        self.combine.check(self.clients_per_round)
+        if self.combine.by_coordinate:
+            self.uplink.require_dense(f"combine = {name}")

@@ -78,11 +78,13 @@ class Watched:
         self.inner = inner
         self.watches = watches
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
         if not orders:
             return
         kind = kind_of(orders[0].head)
-        for answer in self.inner.dispatch(body, orders):
+        for answer in self.inner.dispatch(body, orders, deadline):
             # One that was lost with its worker is asked again, or counted by the server.
             if isinstance(answer, Failure) and not answer.lost:
                 who = _who(kind, answer)

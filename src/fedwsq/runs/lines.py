@@ -32,13 +32,19 @@ def line(record: RoundRecord, rounds: int) -> str:
     loss = "" if record.train_loss is None else f", train loss {record.train_loss:.4f}"
     if record.quantization_error:
         loss += f", code error {record.quantization_error:.3g}"
-    why = f"; {reasons(record)}" if record.failures else ""
-    return f"round {record.round}/{rounds}: {short(record)}{loss}, {record.seconds:.2f} s{why}"
+    why = reasons(record)
+    text = f"round {record.round}/{rounds}: {short(record)}{loss}, {record.seconds:.2f} s"
+    return f"{text}; {why}" if why else text
 
 
 def reasons(record: RoundRecord) -> str:
-    """Who failed and why. A reason may come from another machine, so it is not printed as it is."""
+    """Who failed or was asked again, and why; "" when all went well.
+
+    A reason may come from another machine, so it is not printed as it is.
+    """
     alike: dict[str, list[str]] = {}
+    for client, why in record.asked_again.items():
+        alike.setdefault(f"asked again, {why}", []).append(client)
     for client, why in record.failures.items():
         alike.setdefault(why, []).append(client)
     texts = []

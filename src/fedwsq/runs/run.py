@@ -201,6 +201,11 @@ class Run:
         write_atomically(self.folder / "summary.json", self.summary().text().encode())
         return self.summary()
 
+    @property
+    def id(self) -> str:
+        """Drawn when the run was created; no two have the same."""
+        return self._start.run.hex()
+
     def summary(self) -> Summary:
         """The totals of all rows so far."""
         return summarize(self.records, self._committed, self.plan)
@@ -214,7 +219,7 @@ class Run:
 
     def manifest(self) -> Manifest:
         made = make_manifest(self.plan, self.digest, self.backend, self.machine)
-        return {**made, "run": self._start.run.hex()}
+        return {**made, "run": self.id}
 
     def _recorded(self, transport: Transport, everything: bool) -> Transport:
         """The transport with files of what passes: of all rounds, or of those that are named."""
@@ -313,9 +318,9 @@ def read_plan(folder: Path, manifest: Manifest) -> Plan:
 def require_changeable(changes: Mapping[str, Any]) -> None:
     """Refuse to change what a run's weights depend on."""
     for key in changes:
-        if key not in ("rounds", *PLACES):
+        if key not in ("rounds", "patience", *PLACES):
             raise ConfigError(
-                f"{key} cannot change on resume, only rounds and where files lie "
+                f"{key} cannot change on resume, only rounds, patience and where files lie "
                 f"({', '.join(PLACES)}) can; start another run for that"
             )
     rounds = changes.get("rounds")

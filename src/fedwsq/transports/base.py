@@ -6,9 +6,13 @@ A transport knows nothing of models, codecs or rounds. Ten lines are enough for 
         def __init__(self, serve: Serve) -> None:
             self.serve = serve
 
-        def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+        def dispatch(
+            self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+        ) -> Iterator[Answer]:
             for order in orders:
-                yield attempt(self.serve, body, order)
+                if is_over(deadline):
+                    return
+                yield in_time(attempt(self.serve, body, order), deadline)
 
         def close(self) -> None:
             pass
@@ -44,6 +48,7 @@ class Failure(NamedTuple):
     reason: str
     lost: bool = False  # it never got to answer: asked again, it might
     traceback: str = ""  # as Python prints it; "": unknown, as of a client on another machine
+    late: bool = False  # it may have been able to, but not by the deadline
 
 
 Answer: TypeAlias = Reply | Failure
@@ -57,12 +62,19 @@ class Transport(Protocol):
     What it owes:
     - Every order is answered at most once, by a `Reply` or a `Failure` with the order's own key, in
       any order. An answer that was lost may be missing: the server counts who did not answer.
+    - `deadline` is a time of `time.monotonic()`. An answer that is there by then comes out. After
+      it no order is begun, nobody is waited for, and the iterator ends, with a `Failure` that is
+      `late` for whoever the transport knows to be too late, or without a word. Where a client
+      cannot be interrupted (`Serial`), the iterator ends as soon as that client is done.
+    - Without a deadline it waits for as long as an answer may still come, and never for ever: it
+      gives up on whoever is gone, stopped or stuck, with a `Failure` that is `lost`. The server
+      asks those once more, if there is time.
     - Nothing is raised for a client's fault. An exception out of `dispatch` means that the
       transport itself cannot go on; it ends the run, which can be resumed.
     - `body` is carried once, however many orders build on it; an order's own `body` goes to that
       client in its place. Bytes arrive as they were sent, or not at all.
     - Nothing is promised about duplicates, delays or foreign answers: the server checks every
-      payload, and takes the first one with the right key and nonce.
+      payload, takes the first answer with the key of an order, and counts the others.
     - The iterator may be left half-way (Ctrl-C). No answer of that round may then come out of a
       later `dispatch`.
 
@@ -70,7 +82,9 @@ class Transport(Protocol):
     also after an error. It need not be able to run in another process.
     """
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]: ...
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]: ...
 
     def close(self) -> None: ...
 

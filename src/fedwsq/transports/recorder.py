@@ -19,11 +19,13 @@ class Recorder:
         self.rounds = rounds
         folder.mkdir(exist_ok=True)
 
-    def dispatch(self, body: bytes, orders: Sequence[Order]) -> Iterator[Answer]:
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
         if not orders:
             return
         if self.rounds and orders[0].key.round not in self.rounds:
-            yield from self.inner.dispatch(body, orders)
+            yield from self.inner.dispatch(body, orders, deadline)
             return
         # Clients are also asked to evaluate: those files say so, a round's own do not.
         kind = kind_of(orders[0].head)
@@ -35,7 +37,7 @@ class Recorder:
             self._keep(f"{of_round}-client-{order.key.client}-order", order.head)
             if order.body:
                 self._keep(f"{of_round}-whole", order.body)
-        for answer in self.inner.dispatch(body, orders):
+        for answer in self.inner.dispatch(body, orders, deadline):
             if isinstance(answer, Reply):
                 self._keep(f"{of_round}-client-{answer.key.client}", answer.payload)
             yield answer
