@@ -127,9 +127,7 @@ class Killed(Exception):
     pass
 
 
-@pytest.mark.parametrize(
-    "phase", ["spreads", "consent 0", "votes", "reveal 1"]
-)
+@pytest.mark.parametrize("phase", ["spreads", "consent 0", "votes", "reveal 1"])
 def test_a_server_that_is_killed_finishes_the_attempt_that_it_began(phase, tmp_path):
     plan = counting(True)
     undisturbed, _ = weights(plan, tmp_path / "other")

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from fedwsq.cli import (
+    analyze,
     bench,
     compare,
     deploy,
@@ -31,6 +32,7 @@ VERBS = (
     compare,
     table,
     report,
+    analyze,
     export,
     ls,
     levels,

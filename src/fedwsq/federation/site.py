@@ -154,7 +154,7 @@ class Site:
     def _learn(self, start: Vectors, key: Key, memory: ClientMemory) -> tuple[Update, State]:
         """Local training from what was received and what the client remembers."""
         algorithm = self.charter.plan.algorithm
-        task = self._task(key)
+        task = self.task(key)
         state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
         return algorithm.client_update(start, state, task)
 
@@ -237,7 +237,8 @@ class Site:
         server = algorithm.init_server(self.charter.model.initial_params())
         return frozenset(algorithm.broadcast(server))
 
-    def _task(self, key: Key) -> LocalTask:
+    def task(self, key: Key) -> LocalTask:
+        """What a client of this site works on in a round."""
         plan = self.charter.plan
         shard = self.data.shard(key.client)
         if not len(shard.y):
