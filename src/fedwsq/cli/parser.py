@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from fedwsq.cli import (
     bench,
     compare,
+    deploy,
+    export,
     fetch,
     figure,
     inspect,
@@ -31,11 +33,13 @@ VERBS = (
     table,
     report,
     figure,
+    export,
     ls,
     levels,
     inspect,
     fetch,
     partition,
+    deploy,
     bench,
 )
 
