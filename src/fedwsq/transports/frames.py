@@ -13,3 +13,4 @@ class Tag:
     ORDER = b"O"  # which broadcast, the key, the head
     REPLY = b"R"  # the payload follows in a frame of its own
     FAILURE = b"F"  # the reason follows in a frame, the traceback in another
+    DISK = b"D"  # a failure of this machine's disk: the errno follows in a frame

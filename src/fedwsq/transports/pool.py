@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 
 from fedwsq.core.errors import RunError
-from fedwsq.transports.base import Answer, Failure, Order, Reply
+from fedwsq.transports.base import Answer, Failure, Order, Reply, of_this_machine
 from fedwsq.transports.deadlines import NOT_BEGUN, is_over, seconds_left, too_late
 from fedwsq.transports.frames import HELD_BROADCASTS, KEY, Tag
 from fedwsq.transports.patience import Patience
@@ -135,7 +135,7 @@ class Pool:
         worker.asked.popleft()
         self._deaths = 0
         self._patience.learn(order, worker.pace)
-        return answer
+        return of_this_machine(answer)
 
     def _lose(self, slot: int, work: Work, reason: str) -> Failure:
         """Replace a worker, and with it lose the order that it was working on."""
@@ -266,6 +266,8 @@ class Worker:
         now = time.monotonic()
         self.pace = now - self.since
         self.since = now
+        if tag == Tag.DISK:
+            return Failure(order.key, "disk", errno=int(payload))
         if tag == Tag.FAILURE:
             return Failure(order.key, payload.decode(), traceback=details.decode())
         return Reply(order.key, payload)
