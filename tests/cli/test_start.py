@@ -15,7 +15,7 @@ from fedwsq.cli.work.entries import TABLES
 from fedwsq.codecs.levels import LEVEL_KINDS
 from harness import PATIENCE_SECONDS
 
-VERBS = ("run", "resume", "ls", "levels", "inspect", "fetch", "partition", "bench")
+VERBS = ("run", "resume", "sweep", "ls", "levels", "inspect", "fetch", "partition", "bench")
 LIGHT = [["--help"], ["--version"], [], *([verb, "--help"] for verb in VERBS)]
 WRONG = [["rnu"], ["run", "--wrokers", "2"], ["ls", "codec"], ["levels", "many"], ["--versoin"]]
 # Prints what was asked for, then whether that took torch.
@@ -52,7 +52,7 @@ def test_a_slip_of_the_finger_does_not_wait_for_torch(words):
     assert done.stdout.endswith("without torch\n")
 
 
-@pytest.mark.parametrize("kind", ["methods", "configs"])
+@pytest.mark.parametrize("kind", ["methods", "configs", "grids"])
 def test_what_is_plain_data_is_listed_without_torch(kind):
     done = command("ls", kind)
     assert (done.returncode, done.stderr) == (0, "")
@@ -61,7 +61,7 @@ def test_what_is_plain_data_is_listed_without_torch(kind):
 
 
 def test_words_written_out_for_the_help_are_those_of_the_tables():
-    assert ("methods", *TABLES, "configs") == ls.KINDS
+    assert ("methods", *TABLES, "configs", "grids") == ls.KINDS
     assert tuple(GROUPS) == bench.GROUPS
     assert levels.KINDS == LEVEL_KINDS
 

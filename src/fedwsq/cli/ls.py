@@ -20,6 +20,7 @@ KINDS = (
     "criteria",
     "metrics",
     "configs",
+    "grids",
 )
 
 

@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, resume, run
+from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, resume, run, sweep
 from fedwsq.core.errors import FedwsqError, disk_is_full
 from fedwsq.core.version import VERSION
 
@@ -15,6 +15,7 @@ the quick start: handwritten digits, FedWSQ at 4 bits
   fedwsq run uplink.bits=1 rounds=20            the same, one bit a weight
   fedwsq run cifar10-resnet8 data.root=DIR      a shipped config on your data
   fedwsq resume runs/quickstart-1 rounds=80     go on with a run
+  fedwsq sweep method=fedavg,fedwsq seed=0,1,2  several runs, one command
   fedwsq ls configs                             what is there to choose from
 """
 
@@ -61,7 +62,7 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, ls, levels, inspect, fetch, partition, bench):
+    for verb in (run, resume, sweep, ls, levels, inspect, fetch, partition, bench):
         verb.register(verbs)
     return parser
 

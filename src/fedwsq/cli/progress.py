@@ -24,7 +24,7 @@ from fedwsq.runs.watch import warn_of_loss
 from fedwsq.wire import Link
 
 
-class _Console(Console):
+class PatientConsole(Console):
     """A console that falls silent when its reader leaves (`| head`, `| less`).
 
     A run is more than what it prints.
@@ -41,6 +41,11 @@ class _Console(Console):
                 "Ctrl-C stops it, fedwsq resume takes it up",
                 file=sys.stderr,
             )
+
+
+def plain_console() -> PatientConsole:
+    """Paths and reasons are printed as they are: what looks like markup in them is none."""
+    return PatientConsole(highlight=False, soft_wrap=True, markup=False, emoji=False)
 
 
 class _Lines:
@@ -104,8 +109,7 @@ class _Warner:
 
 def follow(run: Run, tensorboard: bool, keep_messages: bool, debug: bool = False) -> int:
     """Go on with a run to its end, or until Ctrl-C, and say what came of it: an exit code."""
-    # Paths and reasons are printed as they are: what looks like markup in them is none.
-    console = _Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
+    console = plain_console()
     for warning in run.warnings:
         console.print(f"warning: {warning}", style="yellow")
     listeners: list[Callable[[RoundRecord], None]] = []
@@ -113,7 +117,7 @@ def follow(run: Run, tensorboard: bool, keep_messages: bool, debug: bool = False
     if board is not None:
         listeners.append(board.add)
     try:
-        with _sigterm_interrupts(), _display(run, console) as display:
+        with sigterm_interrupts(), _display(run, console) as display:
             listeners.append(display.on_round)
             listeners.append(_Warner(console, run.plan.uplink).on_round)
             summary = run.go(listeners, display.on_client, keep_messages, debug)
@@ -168,7 +172,7 @@ def beginning(run: Run, width: int) -> str:
 
 
 @contextmanager
-def _sigterm_interrupts() -> Iterator[None]:
+def sigterm_interrupts() -> Iterator[None]:
     """A polite `kill` saves and stops as Ctrl-C does."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:

@@ -3,9 +3,11 @@
 import json
 import tempfile
 import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -18,8 +20,10 @@ from fedwsq.federation.evaluator import SharedEvaluator
 from fedwsq.federation.owners import Census, ModelSpec, SplitClients, TestData, format_of
 from fedwsq.federation.server import Server, Snapshot, first_snapshot
 from fedwsq.federation.site import Site
-from fedwsq.plan import Plan, dump_plan, make_plan
+from fedwsq.plan import LoadData, Plan, dump_plan, make_plan
 from fedwsq.transports import Pool, Serial, Serve, Setup, Transport
+
+Loader: TypeAlias = Callable[[LoadData], Dataset]
 
 
 @dataclass(frozen=True)
@@ -58,9 +62,22 @@ class Simulation:
         return Site(self.charter, self.clients, device, store, self.test)
 
 
-def load_data(plan: Plan) -> tuple[Dataset, Tensor, Tensor]:
+class LastLoaded:
+    """Loads data sets, and keeps the last one: plans in a row often have the same."""
+
+    def __init__(self) -> None:
+        self._last: tuple[LoadData, Dataset] | None = None
+
+    def __call__(self, load: LoadData) -> Dataset:
+        if self._last is None or self._last[0] != load:
+            self._last = None  # two at a time might be too many
+            self._last = (load, load())
+        return self._last[1]
+
+
+def load_data(plan: Plan, load: Loader | None = None) -> tuple[Dataset, Tensor, Tensor]:
     """The data set, the training examples that clients may hold and those held out."""
-    dataset = plan.data.load()
+    dataset = load(plan.data.load) if load else plan.data.load()
     if not isinstance(dataset, Dataset):
         found = type(dataset).__name__
         raise ConfigError(f"data {plan.data.load.name!r} gave {found}, not a fedwsq Dataset")
@@ -88,9 +105,9 @@ def split_data(plan: Plan, dataset: Dataset, kept: Tensor) -> Split:
     return split
 
 
-def simulate(plan: Plan) -> Simulation:
+def simulate(plan: Plan, load: Loader | None = None) -> Simulation:
     """Load the data and split it; a pure function of the plan and the files it names."""
-    dataset, kept, held_out = load_data(plan)
+    dataset, kept, held_out = load_data(plan, load)
     require_labels(plan, dataset)
     form = format_of(dataset, plan)
     if len(held_out):
@@ -139,9 +156,7 @@ class SitePool(Pool):
         if store is None:  # not a run in a directory
             self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
             store = Path(self._temporary.name)
-        settings = {"plan": dump_plan(plan), "device": str(device), "store": str(store)}
-        setup = Setup(f"{__name__}:serve_plan", json.dumps(settings).encode())
-        super().__init__(setup, workers, device, plan.patience)
+        super().__init__(site_setup(plan, device, store), workers, device, plan.patience)
 
     def close(self) -> None:
         super().close()
@@ -149,8 +164,17 @@ class SitePool(Pool):
             self._temporary.cleanup()
 
 
+def site_setup(plan: Plan, device: torch.device, store: Path) -> Setup:
+    """What makes a worker the home of all clients of a plan."""
+    settings = {"plan": dump_plan(plan), "device": str(device), "store": str(store)}
+    return Setup(f"{__name__}:serve_plan", json.dumps(settings).encode())
+
+
+_load_in_worker = LastLoaded()
+
+
 def serve_plan(setup: bytes) -> Serve:
     """A worker's end: the whole simulation, ready for orders to any of its clients."""
     settings = json.loads(setup)
-    simulation = simulate(make_plan(tomllib.loads(settings["plan"])))
+    simulation = simulate(make_plan(tomllib.loads(settings["plan"])), _load_in_worker)
     return simulation.site(torch.device(settings["device"]), Path(settings["store"])).answer

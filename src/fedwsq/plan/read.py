@@ -13,24 +13,31 @@ Settings: TypeAlias = dict[str, Any]  # tables in tables, as TOML has them
 
 def shipped_configs() -> dict[str, Path]:
     """The configs that come with the package, by name."""
-    folder = Path(str(files("fedwsq") / "configs"))
-    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    return shipped("configs")
+
+
+def shipped(folder: str) -> dict[str, Path]:
+    """The TOML files in a folder of the package, by name."""
+    path = Path(str(files("fedwsq") / folder))
+    return {file.stem: file for file in sorted(path.glob("*.toml"))}
 
 
 def read_config(config: str | Path) -> Settings:
     """The settings in a TOML file or a shipped config."""
-    shipped = shipped_configs()
-    path = shipped.get(str(config), Path(config))
+    return read_toml(config, shipped_configs(), "config")
+
+
+def read_toml(name: str | Path, known: Mapping[str, Path], kind: str) -> Settings:
+    """What is in a file, or in one of the `known` by name; `kind` is what errors call it."""
+    path = known.get(str(name), Path(name))
     try:
         # Some editors put a byte order mark before UTF-8.
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        offer = f"{', '.join(shipped)}{did_you_mean(config, shipped)}"
-        raise ConfigError(
-            f"no config {str(config)!r}: not a file, and not one of {offer}"
-        ) from None
+        offer = f"{', '.join(known)}{did_you_mean(name, known)}"
+        raise ConfigError(f"no {kind} {str(name)!r}: not a file, and not one of {offer}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read config {path}: {error}") from None
+        raise ConfigError(f"cannot read {kind} {path}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
 

@@ -12,7 +12,7 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.evaluator import Evaluator, SharedEvaluator
 from fedwsq.federation.owners import Census
-from fedwsq.federation.simulation import SitePool, simulate
+from fedwsq.federation.simulation import Loader, SitePool, simulate
 from fedwsq.plan import Plan
 from fedwsq.runs.failures import Watch, Watched
 from fedwsq.runs.trial import try_out
@@ -75,9 +75,9 @@ BackendFactory: TypeAlias = Callable[[Plan, Machine], Backend]
 class Simulated:
     """All clients on this machine, with the data of the plan."""
 
-    def __init__(self, plan: Plan, machine: Machine) -> None:
+    def __init__(self, plan: Plan, machine: Machine, load: Loader | None = None) -> None:
         self.machine = machine
-        self.simulation = simulate(plan)
+        self.simulation = simulate(plan, load)
         self.charter = self.simulation.charter
         self.census = self.simulation.census
         self.data_digest = self.simulation.clients.digest
@@ -87,14 +87,14 @@ class Simulated:
         try_out(self.simulation, self.machine.device)
 
     def open(self, store: Path) -> Opened:
-        transport: Transport
-        if self.machine.workers > 1:
-            plan = self.charter.plan
-            transport = SitePool(plan, self.machine.workers, self.machine.device, store)
-        else:
-            transport = self.simulation.serial(self.machine.device, store)
+        transport = self.transport(store)
         evaluator = SharedEvaluator(self.charter, transport, self.simulation.test)
         return Opened(transport, evaluator)
+
+    def transport(self, store: Path) -> Transport:
+        if self.machine.workers == 1:
+            return self.simulation.serial(self.machine.device, store)
+        return SitePool(self.charter.plan, self.machine.workers, self.machine.device, store)
 
 
 def resolve_device(device: str) -> torch.device:

@@ -14,6 +14,10 @@ from fedwsq.federation.record import RoundRecord
 ROWS = "rounds.jsonl"
 
 
+class FolderInUse(RunError):
+    """Another process has it, and will let go when it is done."""
+
+
 def require_free(folder: Path) -> None:
     if (folder / "config.toml").exists():
         raise RunError(
@@ -55,15 +59,15 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
     """Hold the directory: two processes must not write to one run."""
     try:
-        file = open(folder / ".lock", "a")  # noqa: SIM115
+        file = open(folder / name, "a")  # noqa: SIM115
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror}") from None
     with file:
         if not try_lock(file):
-            raise RunError(
+            raise FolderInUse(
                 f"{folder} is in use by another process; choose another --out or wait for it"
             )
         yield

@@ -71,7 +71,7 @@ class Reading:
             return "failed"
         done = self.rows[-1].round if self.rows else 0
         ended = self.summary is not None and self.summary.rounds == done
-        if ended and (done >= self.rounds or self._reached):
+        if ended and (done >= self.rounds or self.stopped_early):
             return "finished"
         return "partial"
 
@@ -99,8 +99,8 @@ class Reading:
         return self.rows[-1].round - len(self.rows) if self.rows else 0
 
     @property
-    def _reached(self) -> bool:
-        """Whether it stopped because it was good enough."""
+    def stopped_early(self) -> bool:
+        """Whether it was good enough to stop."""
         goal = float(self.settings.get("stop_at_accuracy", 0))
         accuracy = self.rows[-1].accuracy if self.rows else None
         return goal > 0 and accuracy is not None and accuracy >= goal

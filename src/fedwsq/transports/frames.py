@@ -11,6 +11,7 @@ class Tag:
 
     BROADCAST = b"B"  # and its length; the descriptor follows
     ORDER = b"O"  # which broadcast, the key, the head
+    SETUP = b"S"  # what to serve from now on: the factory follows in a frame, settings in another
     REPLY = b"R"  # the payload follows in a frame of its own
     FAILURE = b"F"  # the reason follows in a frame, the traceback in another
     DISK = b"D"  # a failure of this machine's disk: the errno follows in a frame

@@ -97,6 +97,16 @@ class Pool:
             finally:
                 self._abandon()
 
+    def adopt(self, setup: Setup, patience: float = 0.0) -> None:
+        """Serve something else from the next round on; no order may be under way."""
+        self._setup = setup
+        self._patience = Patience(patience)  # what was measured is of other work
+        self._deaths = 0
+        for slot, worker in enumerate(self._workers):
+            if not worker.adopt(setup):
+                worker.stop()
+                self._workers[slot] = self._start(slot)
+
     def close(self) -> None:
         for worker in self._workers:
             worker.stop()
@@ -218,15 +228,24 @@ class Worker:
         )
         theirs.close()
         _limit(self.pipe.fileno(), socket.SO_RCVTIMEO, STALL_SECONDS)
-        # A worker that is new does not read before it is set up.
-        _limit(self.pipe.fileno(), socket.SO_SNDTIMEO, START_SECONDS)
-        self.answered = False
         self.asked: deque[Order] = deque()  # what it has not answered yet
         self.pace = math.inf  # seconds of the last order
         self.since = 0.0  # when the next one began
         self._held = deque[int](maxlen=HELD_BROADCASTS)
-        self.pipe.send_bytes(setup.factory.encode())
-        self.pipe.send_bytes(setup.settings)
+        self.adopt(setup)
+
+    def adopt(self, setup: Setup) -> bool:
+        """Have it serve this; False when it is gone."""
+        # It does not read before it is set up.
+        _limit(self.pipe.fileno(), socket.SO_SNDTIMEO, START_SECONDS)
+        self.answered = False
+        self.pace = math.inf
+        try:
+            for frame in (Tag.SETUP, setup.factory.encode(), setup.settings):
+                self.pipe.send_bytes(frame)
+        except OSError:
+            return False
+        return True
 
     def has_room(self, order: Order) -> bool:
         """Whether it can take this one on top of those it has."""

@@ -20,16 +20,18 @@ from fedwsq.transports.frames import HELD_BROADCASTS, KEY, Tag
 
 
 def main(fd: int, parent: int) -> None:
-    """Set up once, then answer frames."""
+    """Answer frames; the first is what to serve."""
     threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
     torch.set_num_threads(1)
     pipe = Connection(fd)
     bodies = deque[memoryview](maxlen=HELD_BROADCASTS)
     # The parent is gone, or has no use for us any more.
     with contextlib.suppress(EOFError, ConnectionError):
-        serve = _open(pipe.recv_bytes().decode(), pipe.recv_bytes())
         while True:
             frame = pipe.recv_bytes()
+            if frame[:1] == Tag.SETUP:
+                serve = _open(pipe.recv_bytes().decode(), pipe.recv_bytes())
+                continue
             if frame[:1] == Tag.BROADCAST:
                 bodies.append(_map(recv_handle(pipe), int(frame[1:])))
                 _trim()

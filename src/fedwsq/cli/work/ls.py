@@ -10,7 +10,8 @@ from rich.table import Table
 from fedwsq.cli.ls import KINDS
 from fedwsq.cli.start import loading
 from fedwsq.core.errors import ConfigError
-from fedwsq.plan import METHODS, shipped_configs
+from fedwsq.plan import METHODS
+from fedwsq.plan.read import shipped
 
 
 def main(args: argparse.Namespace) -> int:
@@ -37,9 +38,9 @@ def _rows(kind: str) -> list[tuple[str, str, str]]:
     """Name, settings and a line about each entry of a kind."""
     if kind == "methods":
         return [(name, _listed(m.settings), m.idea) for name, m in METHODS.items()]
-    # The first line of a config is a comment that says what it is.
-    if kind == "configs":
-        heads = {name: _first_line(path.read_text()) for name, path in shipped_configs().items()}
+    # The first line of a config, or of a grid, is a comment that says what it is.
+    if kind in ("configs", "grids"):
+        heads = {name: _first_line(path.read_text()) for name, path in shipped(kind).items()}
         return [(name, "", head.lstrip("# ")) for name, head in heads.items()]
 
     # Only here: methods and configs are plain data, and listed without waiting for torch.
