@@ -39,7 +39,8 @@ _HOMES = {
     "fedwsq.wire": "Link Message Schema decode encode",
 }
 _PARTS = (
-    "algorithms codecs data evaluation federation models parts plan runs training transports wire"
+    "algorithms codecs data evaluation federation flower models parts plan runs training "
+    "transports wire"
 )
 
 if typing.TYPE_CHECKING:

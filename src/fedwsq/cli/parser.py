@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, resume, run, sweep
+from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, report, resume, run, sweep
 from fedwsq.core.errors import FedwsqError, disk_is_full
 from fedwsq.core.version import VERSION
 
@@ -62,7 +62,7 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, sweep, ls, levels, inspect, fetch, partition, bench):
+    for verb in (run, resume, sweep, report, ls, levels, inspect, fetch, partition, bench):
         verb.register(verbs)
     return parser
 

@@ -41,7 +41,7 @@ class Compressor:
         codec: str | Codec = "danuq",
         bits: Rate | None = 1,
         error_feedback: bool = True,
-        select: Select = "all",
+        select: Select | None = "all",
         seed: int = 0,
     ) -> None:
         self.link = make_link(codec, bits, error_feedback)

@@ -1,0 +1,1 @@
+"""FedAvg on handwritten digits, in the shape of Flower's PyTorch quickstart."""

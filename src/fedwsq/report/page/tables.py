@@ -1,0 +1,223 @@
+"""What the page says in tables: groups side by side, classes, failures, settings."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import fmean
+from typing import NamedTuple
+
+import numpy as np
+
+from fedwsq.federation.record import RoundRecord
+from fedwsq.plan.read import Settings
+from fedwsq.report.curves import total_bytes
+from fedwsq.report.groups import Group, differing
+from fedwsq.report.looks import Look
+from fedwsq.report.page.drawings import Table
+from fedwsq.report.page.words import NOTHING, goal, score, score_range, seconds, text
+from fedwsq.report.target import bytes_to, usual_target
+from fedwsq.runs.lines import human_bytes
+from fedwsq.runs.reading import Reading
+
+MOST_CLASSES = 20  # that have room for a column each
+MOST_REASONS = 12
+MOST_COLUMNS = 30  # of settings side by side
+
+
+class Entry(NamedTuple):
+    """A group as legends and tables show it."""
+
+    number: int
+    label: str
+    seeds: str
+    look: Look
+
+
+class Cell(NamedTuple):
+    """A number, what it is about, and whether it is the best of its column."""
+
+    text: str
+    more: str = ""
+    best: bool = False
+
+
+class Summary(NamedTuple):
+    """One row of cells a group."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+
+
+class Classes(NamedTuple):
+    """Accuracy of each class, a row a group."""
+
+    caption: str
+    head: Sequence[str]
+    rows: Sequence[tuple[Entry, Sequence[float]]]
+
+
+class Measure(NamedTuple):
+    """One column of the summary: a number of each run, and how to show it."""
+
+    title: str
+    of: Callable[[Reading], float | None]
+    show: Callable[[Sequence[float]], Cell]
+    best: Callable[[Sequence[float]], float] | None = None
+
+
+def last_score(run: Reading) -> float | None:
+    return next((row.accuracy for row in reversed(run.rows) if row.accuracy is not None), None)
+
+
+def best_score(run: Reading) -> float | None:
+    return max((row.accuracy for row in run.rows if row.accuracy is not None), default=None)
+
+
+def last_smoothed(run: Reading) -> float | None:
+    found = (row.accuracy_ema for row in reversed(run.rows))
+    return next((value for value in found if value is not None), None)
+
+
+def added(quantity: Callable[[RoundRecord], float | None]) -> Callable[[Reading], float | None]:
+    """The sum over a run's rows; None where a row does not know."""
+
+    def total(run: Reading) -> float | None:
+        values = [quantity(row) for row in run.rows]
+        known = [value for value in values if value is not None]
+        return sum(known) if known and len(known) == len(values) else None
+
+    return total
+
+
+def total_factor(run: Reading) -> float | None:
+    """How many times less was sent than in float32."""
+    sent = sum(total_bytes(row) for row in run.rows)
+    whole = sum(row.uplink_bytes_float32 + row.downlink_bytes_float32 for row in run.rows)
+    return whole / sent if sent else None
+
+
+def measures(metric: str, target: float | None) -> list[Measure]:
+    scores = lambda values: Cell(score(fmean(values), metric), score_range(values, metric))
+    sizes = lambda values: Cell(human_bytes(fmean(values)))
+    times = lambda values: Cell(seconds(fmean(values)))
+    factor = lambda values: Cell(f"{fmean(values):.1f} × less")  # noqa: RUF001
+    found = [
+        Measure("last", last_score, scores, max),
+        Measure("smoothed", last_smoothed, scores, max),
+        Measure("best", best_score, scores, max),
+        Measure("up", added(lambda row: row.uplink_bytes), sizes),
+        Measure("down", added(lambda row: row.downlink_bytes), sizes),
+        Measure("total", added(total_bytes), sizes, min),
+        Measure("than float32", total_factor, factor),
+    ]
+    if target is not None:
+        reached = lambda run: bytes_to(run.rows, target)
+        found.append(Measure(f"to {goal(target, metric)}", reached, sizes, min))
+    return [
+        *found,
+        Measure("simulated", added(lambda row: row.simulated_seconds), times, min),
+        Measure("took", added(lambda row: row.seconds), times),
+    ]
+
+
+def side_by_side(groups: Sequence[Group], metric: str) -> Summary:
+    """The mean over the seeds of each group, and how far they are apart."""
+    target = usual_target(groups)
+    chosen = []
+    found = []
+    for measure in measures(metric, target):
+        values = [_known(measure, group) for group in groups]
+        if any(values):
+            chosen.append(measure)
+            found.append(_column(measure, values))
+    rows = [list(cells) for cells in zip(*found, strict=True)]
+    caption = (
+        f"Means over seeds, and the lowest and highest of them. {metric.capitalize()} of the last "
+        "round, of its moving average, and of the best round; bytes up, down and in all"
+    )
+    if target is not None:
+        caption += f", and in all until the average stayed at {goal(target, metric)} or above"
+    caption += "."
+    return Summary(caption, ["", *(measure.title for measure in chosen)], rows)
+
+
+def _known(measure: Measure, group: Group) -> list[float]:
+    values = [measure.of(run) for run in group.runs]
+    return [value for value in values if value is not None]
+
+
+def _column(measure: Measure, values: Sequence[Sequence[float]]) -> list[Cell]:
+    means = [fmean(each) for each in values if each]
+    best = measure.best(means) if measure.best and len(means) > 1 else None
+    cells = []
+    for each in values:
+        if not each:
+            cells.append(Cell(NOTHING))
+        else:
+            cells.append(measure.show(each)._replace(best=fmean(each) == best))
+    return cells
+
+
+def by_class(
+    entries: Sequence[Entry], groups: Sequence[Group], names: Sequence[str]
+) -> Classes | None:
+    """The last scored round of each run, where classes are few enough for a column each."""
+    rows = []
+    for entry, group in zip(entries, groups, strict=True):
+        last = [_last_classes(run) for run in group.runs]
+        known = [each for each in last if each]
+        if known and len({len(each) for each in known}) == 1:
+            rows.append((entry, [float(share) for share in np.mean(known, axis=0)]))
+    widths = {len(shares) for _, shares in rows}
+    if len(widths) != 1 or max(widths) > MOST_CLASSES:
+        return None
+    (width,) = widths
+    head = list(names) if len(names) == width else [str(number) for number in range(width)]
+    caption = "Accuracy on each class after the last scored round, in percent, mean over seeds."
+    return Classes(caption, head, rows)
+
+
+def _last_classes(run: Reading) -> list[float]:
+    return next((row.class_accuracy for row in reversed(run.rows) if row.class_accuracy), [])
+
+
+def reasons(groups: Sequence[Group]) -> Table | None:
+    """Why clients failed, the most frequent first."""
+    counted: Counter[tuple[str, str]] = Counter()
+    for group in groups:
+        for run in group.runs:
+            for row in run.rows:
+                counted.update((group.label, text(why)) for why in row.failures.values())
+    if not counted:
+        return None
+    rows = [
+        [why, label, f"{number:,}"] for (label, why), number in counted.most_common(MOST_REASONS)
+    ]
+    rest = sum(counted.values()) - sum(number for _, number in counted.most_common(MOST_REASONS))
+    if rest:
+        rows.append(["other reasons", "", f"{rest:,}"])
+    return Table("Why clients failed", ["reason", "in", "times"], rows)
+
+
+def differences(groups: Sequence[Group]) -> Table:
+    """The settings in which groups differ, groups across."""
+    shown = groups[:MOST_COLUMNS]
+    keys = differing([group.settings for group in groups if group.settings])
+    rows = [[text(key), *(_setting(group.settings, key) for group in shown)] for key in keys]
+    caption = "What differs between them; everything else is the same."
+    if len(shown) < len(groups):
+        caption += f" Of {len(groups)} groups the first {len(shown)} are shown."
+    return Table(caption, ["", *(group.label for group in shown)], rows)
+
+
+def shared(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """The settings that all groups have in common."""
+    known = [group.settings for group in groups if group.settings]
+    if not known:
+        return []
+    apart = set(differing(known))
+    return [(text(key), text(value)) for key, value in known[0].items() if key not in apart]
+
+
+def _setting(settings: Settings, key: str) -> str:
+    return text(settings[key]) if key in settings else NOTHING
