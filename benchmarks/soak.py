@@ -3,7 +3,7 @@
     python benchmarks/soak.py --minutes 30 --json benchmarks/results/soak.json
 
 A tiny model, 20 clients, 6 a round, 2 workers. Replies are dropped, delayed, repeated, damaged and
-forged, workers are killed and stopped (rates in `soak_run.py`); the server is killed with SIGKILL
+forged, workers are killed and stopped (rates in `soak_weather.py`); the server is killed with SIGKILL
 or its disk filled after some hundred rounds each time, and goes on. After every round the weights
 must be those of the accepted replies alone: bit for bit by folding only those, and within float32
 by a mean in float64. Memory, descriptors, processes and disk must not grow. Exit code 1 if any of
@@ -24,15 +24,15 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
-import torch
 
 from script import Row, parser, rows
-from soak_run import REPLY_RATES, ROUND_RATES, SETTINGS, read_judged
+from soak_weather import REPLY_RATES, ROUND_RATES, SETTINGS, read_judged
 
 SCRIPT = Path(__file__).with_name("soak_run.py")
 LIFE_ROUNDS = (30, 400)  # before the server is killed or its disk is full
@@ -141,6 +141,7 @@ def summary(lines: list[Row], rounds: list[Row], ends: Counter[str]) -> Row:
         "asked_again": sum(len(row["asked_again"]) for row in rounds),
         "duplicates": sum(sum(row["duplicates"].values()) for row in rounds),
         "foreign": sum(sum(row["foreign"].values()) for row in rounds),
+        "clipped": sum(row["clipped"] for row in rounds),
         "empty_rounds": sum(row["replied"] == 0 for row in rounds),
     }
     tail = lines[WARM_UP_ROUNDS:]
@@ -218,7 +219,7 @@ def soak(folder: Path, judged: Path, args: argparse.Namespace) -> int:
         "rounds_of_a_life": LIFE_ROUNDS,
         "disk_filled_for_real": bool(args.inside),
         "settings": SETTINGS,
-        "torch": torch.__version__,
+        "torch": version("torch"),
         "python": platform.python_version(),
     }
     text = json.dumps(result, indent=2)

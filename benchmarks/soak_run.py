@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 import numpy as np
 import psutil
@@ -24,7 +24,7 @@ from fedwsq.core.errors import MessageError
 from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Key, Params
 from fedwsq.federation.charter import Charter
-from fedwsq.federation.fold import Assignment, Fold
+from fedwsq.federation.fold import Assignment, Before, Fold
 from fedwsq.federation.record import RoundRecord
 from fedwsq.federation.server import Server, Snapshot
 from fedwsq.federation.spool import Spool
@@ -33,41 +33,9 @@ from fedwsq.runs.backend import Backend, Machine, Opened, Simulated
 from fedwsq.runs.run import Run
 from fedwsq.transports import Answer, Failure, Order, Reply, Transport
 from fedwsq.wire import Kind, Message, decode, encode, kind_of
+from soak_weather import REPLY_RATES, ROUND_RATES, SETTINGS, read_judged
 
 TOLERANCE = 1e-4  # of the largest change of a parameter: float32 sums against float64 ones
-
-# Each client's reply has one of these fates, else it arrives as it was sent.
-REPLY_RATES = {
-    "drop": 0.02,
-    "delay to the end of the round": 0.05,
-    "delay to a later round": 0.01,
-    "duplicate": 0.03,
-    "damage": 0.02,
-    "hostile": 0.04,
-}
-ROUND_RATES = {"strangers": 0.02, "kill a worker": 0.005, "stop a worker": 0.001}
-
-SETTINGS: dict[str, Any] = {
-    "rounds": 10**6,
-    "clients_per_round": 6,
-    "min_replies": 2,
-    "deadline": 300.0,
-    "patience": 30.0,
-    "eval_every": 25,
-    "data": {
-        "name": "synthetic",
-        "samples": 400,
-        "test_samples": 200,
-        "clients": 20,
-        "partition": "dirichlet",
-    },
-    "model.name": "fedwsq.bench.round:small",
-    "training.epochs": 1,
-    "training.batches_per_epoch": 2,
-    "training.lr": 0.01,
-    "uplink.bits": 2,
-    "uplink.error_feedback": True,
-}
 
 
 class Wrong(Exception):
@@ -181,7 +149,7 @@ class Storm:
         for lie in (
             {"weight": 0.0},
             {"weight": math.nan},
-            {"weight": 3 * message.weight},  # which nobody can tell from the truth
+            {"weight": 3 * message.weight},  # the server knows better
             {"error": math.inf},
             {"nonce": bytes(16)},
             {"key": message.key._replace(round=message.key.round + 1)},
@@ -225,6 +193,8 @@ class Judge:
         if len(payloads) != record.replied:
             raise Wrong(f"{record.replied} replied, and {len(payloads)} have not failed")
         self._require_the_same(before, after, payloads, record.sampled)
+        if record.clipped:
+            return 0.0  # not a plain mean
         return self._distance(before, after, payloads)
 
     def _require_the_same(
@@ -235,8 +205,12 @@ class Judge:
         for key in payloads:
             order = self.storm.orders[key]
             message = decode(order.head, self.charter.schema)
-            assignments[key.client] = Assignment(message, order, 0, 0, None, None)
-        fold = Fold(self.charter, assignments, before.shared, before.server["params"], Spool())
+            examples = self.backend.census.examples(key.client)
+            assignments[key.client] = Assignment(
+                message, order, 0, 0, None, None, examples, certain=True
+            )
+        known = Before(before.server["params"], before.shared, before.usual)
+        fold = Fold(self.charter, assignments, known, Spool())
         for key, payload in payloads.items():
             fold.take(Reply(key, payload))
         alone = Server(self.charter, self.storm, None, self.backend.census, before)
@@ -260,9 +234,11 @@ class Judge:
             message: Message = decode(payload, self.charter.schema)
             uplink = self.charter.uplink
             decoded = uplink.receive(message.packets, before.shared, message.key)
+            examples = self.backend.census.examples(message.key.client)
+            assert examples is not None
             for name, x in decoded["delta"].items():
-                sums[name] += message.weight * x.double()
-            weight += message.weight
+                sums[name] += examples * x.double()
+            weight += examples
         worst = 0.0
         for name, x in after.server["params"].items():
             change = sums[name] / weight if weight else sums[name]
@@ -291,6 +267,7 @@ class JudgedRun(Run):
             "round": record.round,
             "weights": fingerprint(snapshot.server["params"]),
             "accepted": record.replied,
+            "clipped": record.clipped,
             "off": off,
             "faults": dict(backend.storm.faults),
             "seconds": record.seconds,
@@ -306,17 +283,6 @@ class JudgedRun(Run):
         weights = {line["round"]: line["weights"] for line in read_judged(self.judged)}
         if number and weights.get(number) != fingerprint(self._start.server["params"]):
             raise Wrong(f"goes on from other weights than those of round {number}")
-
-
-def read_judged(path: Path) -> list[dict[str, Any]]:
-    """All whole lines; a kill may cut one short."""
-    found = []
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            continue
-    return found
 
 
 def _flat(shared: dict[str, Params]) -> Params:

@@ -15,7 +15,19 @@ from fedwsq.cli.work.entries import TABLES
 from fedwsq.codecs.levels import LEVEL_KINDS
 from harness import PATIENCE_SECONDS
 
-VERBS = ("run", "resume", "sweep", "ls", "levels", "inspect", "fetch", "partition", "bench")
+VERBS = (
+    "run",
+    "resume",
+    "sweep",
+    "compare",
+    "table",
+    "ls",
+    "levels",
+    "inspect",
+    "fetch",
+    "partition",
+    "bench",
+)
 LIGHT = [["--help"], ["--version"], [], *([verb, "--help"] for verb in VERBS)]
 WRONG = [["rnu"], ["run", "--wrokers", "2"], ["ls", "codec"], ["levels", "many"], ["--versoin"]]
 # Prints what was asked for, then whether that took torch.

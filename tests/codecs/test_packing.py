@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedwsq.codecs.packing import pack, packed_bytes, unpack
+from fedwsq.codecs.packing import count_codes, pack, packed_bytes, unpack
 from fedwsq.core.errors import ConfigError, MessageError
 
 WIDTHS = range(1, 9)
@@ -99,3 +99,11 @@ def test_a_code_too_large_for_its_width_is_refused():
 def test_a_width_outside_1_to_8_is_refused(bits):
     with pytest.raises(ConfigError, match=f"1 to 8 bits, not {bits}"):
         packed_bytes(4, bits)
+
+
+@pytest.mark.parametrize("bits", WIDTHS)
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 1000, 2**15 + 3])
+def test_codes_are_counted_as_they_come(bits, count):
+    codes = random_codes(bits, count, seed=bits)
+    expected = [int((codes == code).sum()) for code in range(2**bits)]
+    assert count_codes(pack(codes, bits), bits, count).tolist() == expected

@@ -174,6 +174,18 @@ def test_side_values_fit_the_wire(codec, rate):
 
 
 @every_case
+def test_an_extent_is_that_of_the_decoded_values(codec, rate):
+    for shape in ((0,), (1,), (37,), (4, 3, 2, 2), (3, 130)):
+        x = draw(*shape)
+        shared = init(codec, x)
+        packet = codec.encode(x, shared, rate, seed=3)
+        decoded = codec.decode(packet, shared, seed=3).double()
+        found = codec.extent(packet, shared, seed=3)
+        assert found.largest == decoded.abs().max() if decoded.numel() else not found.largest
+        assert found.energy == pytest.approx(float(decoded.square().sum()), rel=1e-12)
+
+
+@every_case
 def test_zeros_stay_zeros(codec, rate):
     for shape in ((0,), (1,), (9,), (3, 5)):
         assert not sent(codec, torch.zeros(shape), rate)[1].any()

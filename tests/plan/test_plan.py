@@ -224,6 +224,12 @@ def test_overrides_belong_to_whoever_gave_them():
 def test_the_digest_tells_plans_apart_but_not_their_length():
     base = plan_digest(load_plan())
     assert plan_digest(load_plan("quickstart", ["rounds=99"])) == base
+    # Settings that came later count once they are set.
+    assert plan_digest(load_plan("quickstart", ["bounds.norm=4", "combine=mean"])) == base
+    assert plan_digest(load_plan("quickstart", ["bounds.norm=3"])) != base
+    assert plan_digest(load_plan("cifar10", ["combine=median"])) != plan_digest(
+        load_plan("cifar10")
+    )
     assert plan_digest(load_plan("quickstart", ["seed=1"])) != base
     assert plan_digest(load_plan("quickstart", ["uplink.bits=1"])) != base
 

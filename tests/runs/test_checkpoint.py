@@ -13,6 +13,7 @@ import torch
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors, write_atomically
 from fedwsq.core.tree import fingerprint
+from fedwsq.federation.bounds import Trend, Usual
 from fedwsq.federation.downlink import PublicModel
 from fedwsq.federation.server import Snapshot
 from fedwsq.runs import Run, checkpoint, load_snapshot, save_snapshot
@@ -37,11 +38,13 @@ def make_snapshot(number: int = 7) -> Snapshot:
         shared,
         np.array([0, 4, 0, number], np.int32),
         0.1 + number,
+        usual=Usual({"delta": Trend((0.1, 0.3), 0.2)}, Trend((7.0,), 7.0)),
     )
 
 
 def assert_same(a: Snapshot, b: Snapshot) -> None:
     assert (a.run, a.round, a.accuracy_ema) == (b.run, b.round, b.accuracy_ema)
+    assert a.usual == b.usual
     assert a.accepted.tolist() == b.accepted.tolist()
     assert a.accepted.dtype == b.accepted.dtype
     for mine, theirs in ((a.server, b.server), (a.shared, b.shared)):
@@ -239,3 +242,17 @@ def test_a_damaged_checkpoint_never_takes_the_place_of_a_good_one(tmp_path):
     with pytest.raises(OSError, match="directory"):
         save_snapshot(tmp_path, replace(make_snapshot(), round=8))
     assert load_snapshot(tmp_path)[0].round == 7
+
+
+def test_a_checkpoint_from_before_anything_was_usual_is_read(tmp_path):
+    snapshot = make_snapshot()
+    save_snapshot(tmp_path, snapshot)
+    with safetensors.safe_open(tmp_path / checkpoint.LAST, "pt") as file:
+        plain = json.loads(file.metadata()["fedwsq"])
+        tensors = {name: file.get_tensor(name) for name in plain["tensors"]}
+    del plain["usual"], plain["digest"]
+    plain["digest"] = checkpoint._digest(plain, tensors)
+    save_tensors(tmp_path / checkpoint.LAST, tensors, {"fedwsq": json.dumps(plain)})
+    found, damage = load_snapshot(tmp_path)
+    assert not damage
+    assert_same(found, replace(snapshot, usual=Usual()))

@@ -11,6 +11,7 @@ KINDS = (
     "codecs",
     "bits",
     "channels",
+    "combines",
     "models",
     "standardizations",
     "datasets",

@@ -4,9 +4,38 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from fedwsq.cli import bench, fetch, inspect, levels, ls, partition, report, resume, run, sweep
+from fedwsq.cli import (
+    bench,
+    compare,
+    fetch,
+    inspect,
+    levels,
+    ls,
+    partition,
+    report,
+    resume,
+    run,
+    sweep,
+    table,
+)
 from fedwsq.core.errors import FedwsqError, disk_is_full
 from fedwsq.core.version import VERSION
+
+# As `--help` lists them.
+VERBS = (
+    run,
+    resume,
+    sweep,
+    compare,
+    table,
+    report,
+    ls,
+    levels,
+    inspect,
+    fetch,
+    partition,
+    bench,
+)
 
 EXAMPLES = """\
 examples:
@@ -62,7 +91,7 @@ def build() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fedwsq {VERSION}")
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for verb in (run, resume, sweep, report, ls, levels, inspect, fetch, partition, bench):
+    for verb in VERBS:
         verb.register(verbs)
     return parser
 

@@ -42,6 +42,13 @@ class Packet(NamedTuple):
     rows: int = 1  # the tensor's output channels, its first dimension; 1 for a vector
 
 
+class Extent(NamedTuple):
+    """How large decoded values are."""
+
+    largest: float = 0.0  # max|x|, NaN if any is
+    energy: float = 0.0  # their squared norm
+
+
 class Codec(Protocol):
     """Float32 tensor <-> `Packet`; `shared` is known to both ends before encoding.
 
@@ -106,6 +113,13 @@ class Codec(Protocol):
         A codec that need not unpack the whole vector for it has its own.
         """
         add_weighted(out, self.decode(packet, shared, seed), weight)
+
+    def extent(self, packet: Packet, shared: Tensor, seed: int) -> Extent:
+        """How large the decoded values are: what a server asks before it adds them.
+
+        A codec that need not unpack them for it has its own.
+        """
+        return extent_of(flat_values(self.decode(packet, shared, seed)))
 
     @abstractmethod
     def fold(self, shared: Tensor, sides: Sequence[Side]) -> Tensor:
@@ -199,6 +213,12 @@ def largest_magnitude(values: Values) -> float:
         return 0.0
     top = max(float(values.max()), -float(values.min()))
     return abs(top)  # of zeros alone it may be -0
+
+
+def extent_of(values: NDArray[np.float32]) -> Extent:
+    """Of values as they are; in float64, so that no square overflows."""
+    energy = float(np.add.reduce(np.square(values, dtype=np.float64)))
+    return Extent(largest_magnitude(values), energy)
 
 
 def require_finite(largest: float, codec: str) -> None:

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedwsq.codecs import kernels, reference
-from fedwsq.codecs.base import Values, on_gpu
+from fedwsq.codecs.base import Extent, Values, on_gpu
 from fedwsq.codecs.groups import Groups, Survey, largest, mean_magnitude, norm, self_scale
 from fedwsq.codecs.kernels import Coded, Doubles, Floats, Rounding, Scales
 from fedwsq.codecs.levels import edges
-from fedwsq.codecs.packing import Codes, check_packed, pack, unpack
+from fedwsq.codecs.packing import Codes, check_packed, count_codes, pack, unpack
 
 CHUNK = 2**14  # elements that stay in the cache while all edges pass
 Statistic = Callable[[Floats], Doubles]
@@ -90,6 +90,15 @@ def look_up(coded: Coded, weight: float = 1.0, out: Tensor | None = None) -> Ten
     else:  # on mps it is decoded here and only added there
         out += torch.from_numpy(expand(coded, weight)).to(out.device)
     return out
+
+
+def extent(coded: Coded) -> Extent:
+    """How large the values of `look_up` are, of a single scale: from how often each code comes."""
+    counts = count_codes(coded.code, coded.bits, coded.numel)
+    levels = coded.levels.take(np.arange(len(counts)), mode="clip")
+    values = np.abs(levels * coded.scales.each[0]).astype(np.float64)
+    energy = float(np.add.reduce(counts * np.square(values)))
+    return Extent(float(values.max(where=counts > 0, initial=0.0)), energy)
 
 
 def expand_on(device: torch.device, coded: Coded, weight: float) -> Tensor:

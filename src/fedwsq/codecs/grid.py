@@ -10,6 +10,7 @@ from torch import Tensor
 from fedwsq.codecs import kernels
 from fedwsq.codecs.base import (
     Codec,
+    Extent,
     Packet,
     Stateless,
     Values,
@@ -21,6 +22,7 @@ from fedwsq.codecs.base import (
     rows_of,
 )
 from fedwsq.codecs.coding import (
+    extent,
     look_up,
     measure,
     nearest,
@@ -50,6 +52,12 @@ class Levelled(Grouped, Codec):
         self, packet: Packet, shared: Tensor, seed: int, out: Tensor, weight: float
     ) -> None:
         look_up(self._coded(packet, shared), weight, out)
+
+    def extent(self, packet: Packet, shared: Tensor, seed: int) -> Extent:
+        coded = self._coded(packet, shared)
+        if len(coded.scales.each) > 1:
+            return super().extent(packet, shared, seed)
+        return extent(coded)
 
     def max_bytes(self, numel: int, rate: Rate) -> int:
         return packed_bytes(numel, self._bits(rate))

@@ -86,6 +86,15 @@ def normal_error(codec: Codec, rate: Rate) -> float:
 
 
 @functools.cache
+def normal_zeros(codec: Codec, rate: Rate) -> float:
+    """The share of values of N(0, 1) that are 0 once decoded."""
+    x = _normal()
+    shared = torch.ones_like(codec.init(x.numel()))
+    decoded = codec.decode(codec.encode(x, shared, rate, seed=0), shared, seed=0)
+    return float((decoded == 0).float().mean())
+
+
+@functools.cache
 def _normal() -> Tensor:
     return samples()["normal"]
 

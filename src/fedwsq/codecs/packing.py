@@ -5,12 +5,15 @@ of byte i // 8, least significant first; a code's own lowest bit comes first. Un
 last byte are zero.
 """
 
+import functools
+
 import numpy as np
 from numpy.typing import NDArray
 
 from fedwsq.core.errors import ConfigError, MessageError
 
 Codes = NDArray[np.uint8]
+PIECE = 2**14  # bytes counted at a time
 
 
 def packed_bytes(count: int, bits: int) -> int:
@@ -55,6 +58,26 @@ def unpack(data: bytes, bits: int, count: int) -> Codes:
     for k in range(per_byte):
         grid[:, k] = (packed >> k * bits) & (2**bits - 1)
     return grid.reshape(-1)[:count]
+
+
+def count_codes(data: bytes, bits: int, count: int) -> NDArray[np.int64]:
+    """How often each of the 2^bits codes comes; none is unpacked where a byte holds whole ones."""
+    if 8 % bits:
+        return np.bincount(unpack(data, bits, count), minlength=2**bits)
+    bytes_found = np.zeros(256, np.int64)
+    packed = np.frombuffer(data, np.uint8)
+    for start in range(0, len(packed), PIECE):  # numpy counts in a copy of 64 bits an element
+        bytes_found += np.bincount(packed[start : start + PIECE], minlength=256)
+    found = bytes_found @ _codes_in_bytes(bits)
+    found[0] -= len(data) * (8 // bits) - count  # what fills the last byte is no code
+    return found
+
+
+@functools.cache
+def _codes_in_bytes(bits: int) -> NDArray[np.int64]:
+    """How often each code comes in each byte, [256, codes]."""
+    codes = unpack(bytes(range(256)), bits, 256 * 8 // bits).reshape(256, -1)
+    return np.stack([np.bincount(row, minlength=2**bits) for row in codes])
 
 
 def check_packed(data: bytes, bits: int, count: int) -> None:

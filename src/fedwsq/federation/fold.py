@@ -1,18 +1,29 @@
 """Replies to sums: what is let in, in which order, and what it adds up to."""
 
-import statistics
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.tree import zeros_like
 from fedwsq.core.types import Channel, Key, Params, Update, Vectors
+from fedwsq.federation.bounds import (
+    MAX_CLAIM,
+    Limits,
+    Seen,
+    Usual,
+    bounded_mean,
+    check_claims,
+    limits,
+)
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.spool import Spool
+from fedwsq.federation.stack import Stack
 from fedwsq.plan import WEIGH
+from fedwsq.plan.combine import Mean
 from fedwsq.transports import Answer, Failure, Order
 from fedwsq.wire import Kind, Message, Shared, SideValues, Sums, decode
 from fedwsq.wire.message import float32_bytes, float32_reply_bytes
@@ -30,6 +41,23 @@ class Assignment(NamedTuple):
     float32_bytes: int
     channel: Channel | None
     steps: int | None  # of local training; None where the server does not know the client's size
+    examples: int | None = None  # of the client, as far as the server knows
+    certain: bool = False  # whether the server knows so itself, or was told
+
+
+class Before(NamedTuple):
+    """The state that a round starts from, as far as replies are held against it."""
+
+    params: Params
+    shared: Shared
+    usual: Usual = Usual()
+
+
+class Reply(NamedTuple):
+    """A message that was read and checked, and what it is compared by."""
+
+    message: Message
+    seen: Seen
 
 
 @dataclass
@@ -50,6 +78,8 @@ class Folded:
     # client -> bytes of its reply, let in or not: they were paid for
     lengths: dict[int, int] = field(default_factory=dict)
     float32_bytes: int = 0  # the same replies with every tensor in float32
+    seen: list[Seen] = field(default_factory=list)  # of the replies let in
+    clipped: int = 0  # updates that were too long, and count for less
     seconds: float = 0.0
 
     @property
@@ -62,14 +92,15 @@ class Folded:
         self.failures |= dict.fromkeys(self.clients, reason)
         self.replies = []
         self.sides = {}
+        self.clipped = 0
 
     def mean(self) -> Update:
-        """The weighted mean update and the plain means of its metrics; divides in place."""
+        """The weighted mean update and the means of its metrics; divides in place."""
         for params in self.vectors.values():
             for x in params.values():
                 x.div_(self.weight)
         common = set.intersection(*(set(message.metrics) for message in self.replies))
-        metrics = {name: statistics.fmean(self.metric(name)) for name in common}
+        metrics = {name: bounded_mean(self.metric(name)) for name in common}
         return Update(self.vectors, self.weight, metrics)
 
     def metric(self, name: str) -> list[float]:
@@ -81,22 +112,32 @@ class Fold:
     """Takes answers in any order and adds them up in client order; early ones wait packed.
 
     Floating-point sums depend on their order: this way they do not depend on who was quicker.
+    While little is known of what is usual, in a run's first rounds, all wait for the last: then
+    the cohort itself is what each is held against, too.
     """
 
     def __init__(
         self,
         charter: Charter,
         assignments: Mapping[int, Assignment],
-        shared: Shared,
-        like: Params,
+        before: Before,
         spool: Spool,
     ) -> None:
         self.charter = charter
         self.assignments = assignments
-        self.shared = shared
+        self.before = before
+        self.shared = before.shared
         self.spool = spool
-        self.folded = Folded({vector: zeros_like(like) for vector in charter.plan.algorithm.sends})
-        self._sums = Sums(charter.uplink, self.folded.vectors)
+        self.bounds = charter.plan.bounds
+        sends = charter.plan.algorithm.sends
+        self.limits: Limits | None = None  # not known yet
+        if before.usual.knows(sends):
+            self.limits = limits(self.bounds, before.usual)
+        self.folded = Folded({vector: zeros_like(before.params) for vector in sends})
+        self._sums: Sums | Stack = Sums(charter.uplink, self.folded.vectors)
+        combine = charter.plan.combine
+        if not isinstance(combine, Mean):
+            self._sums = Stack(charter.uplink, self.folded.vectors, combine, spool.folder)
         self._turn = deque(assignments)
 
     def take(self, answer: Answer) -> None:
@@ -115,15 +156,18 @@ class Fold:
                 self.folded.late.append(client)
         else:
             self.spool.put(client, answer.payload)
-        while self._turn and self._has_answered(self._turn[0]):
-            self._add(self._turn.popleft())
+        while self.limits and self._turn and self._has_answered(self._turn[0]):
+            self._add(self._turn.popleft(), self.limits)
 
     def finish(self) -> Folded:
         """Fold what still waits: someone before them never answered."""
+        found = self.limits or self._limits_of_cohort()
         self.folded.missing = [c for c in self._turn if not self._has_answered(c)]
         for client in self._turn:
-            self._add(client)
+            self._add(client, found)
         self._sums.settle()
+        if isinstance(self._sums, Stack) and self.folded.replies:
+            self.folded.weight = 1.0  # they are one already, and there is nothing to divide
         return self.folded
 
     def _has_answered(self, client: int) -> bool:
@@ -136,7 +180,21 @@ class Fold:
         known = name in foreign or len(foreign) < MAX_FOREIGN
         foreign[name if known else "others"] += 1
 
-    def _add(self, client: int) -> None:
+    def _limits_of_cohort(self) -> Limits:
+        """From those who wait, too; they are read once more when their turn comes."""
+        cohort = []
+        for client in self._turn:
+            if client not in self.spool:
+                continue
+            try:
+                reply = self._read(self.spool.peek(client), self.assignments[client])
+            except MessageError:
+                continue
+            if reply.message.kind == Kind.REPLY:
+                cohort.append(reply.seen)
+        return limits(self.bounds, self.before.usual, cohort)
+
+    def _add(self, client: int, most: Limits) -> None:
         """Add a client's reply, or note why not; it is checked whole before any of it counts."""
         folded = self.folded
         if client not in self.spool:
@@ -146,7 +204,7 @@ class Fold:
         payload = self.spool.pop(client)
         folded.lengths[client] = len(payload)
         try:
-            message = self._read(payload, self.assignments[client])
+            message, seen = self._read(payload, self.assignments[client])
         except MessageError as error:
             folded.failures[client] = f"MessageError: {error}"
             # It would have been refused in float32 too, and been as long as any other.
@@ -159,17 +217,25 @@ class Fold:
             folded.failures[client] = "it lost its memory of earlier rounds and starts anew"
             return
 
-        weight = WEIGH[self.charter.plan.aggregation](message.weight, message.error)
-        self._sums.add(message.packets, self.shared, message.key, weight)
+        certain = self.assignments[client].certain
+        examples = seen.examples if certain else min(seen.examples, most.examples)
+        weight = WEIGH[self.charter.plan.aggregation](examples, message.error)
+        known = examples if certain else 0.0
+        factors = {vector: most.factor(vector, norm, known) for vector, norm in seen.norms.items()}
+        for vector, factor in factors.items():
+            packets = {vector: message.packets[vector]}
+            self._sums.add(packets, self.shared, message.key, weight * factor)
         folded.weight += weight
+        folded.clipped += min(factors.values()) < 1
+        folded.seen.append(seen)
         folded.float32_bytes += float32_bytes(message, self.charter.schema)
         self._keep_sides(message)
         message.packets.clear()  # it is our own, and has done its work
         folded.replies.append(message)
         folded.seconds += time.perf_counter() - began
 
-    def _read(self, payload: bytes, asked: Assignment) -> Message:
-        """A reply to this very order, or `MessageError`."""
+    def _read(self, payload: bytes, asked: Assignment) -> Reply:
+        """A reply to this very order with nothing beyond reason in it, or `MessageError`."""
         charter = self.charter
         message = decode(payload, charter.schema, run=asked.message.run)
         if message.kind not in (Kind.REPLY, Kind.FORGOT):
@@ -180,13 +246,29 @@ class Fold:
                 f"reply to another order: {message.key}, expected {asked.message.key}"
             )
         if message.kind == Kind.FORGOT:
-            return message
+            return Reply(message, Seen({}, 0.0))
         if not message.weight >= MIN_WEIGHT:
             raise MessageError(
                 f"aggregation weight is {message.weight}, must be at least {MIN_WEIGHT:g}"
             )
         charter.uplink.check(message.packets, charter.plan.algorithm.sends, asked.message.rates)
-        return message
+        check_claims(message, self.shared, self.bounds.magnitude)
+        return Reply(_bounded_claims(message), self._look(message, asked))
+
+    def _look(self, message: Message, asked: Assignment) -> Seen:
+        """What a reply is compared by; `MessageError` if a value of it is beyond reason."""
+        norms = {}
+        extents = self.charter.uplink.extents(message.packets, self.shared, message.key)
+        for vector, extent in extents.items():
+            if not extent.largest <= self.bounds.magnitude:  # NaN fails too
+                raise MessageError(
+                    f"{vector!r} has a value of size {extent.largest:g}, "
+                    f"at most {self.bounds.magnitude:g} is let in (bounds.magnitude)"
+                )
+            norms[vector] = math.sqrt(extent.energy)
+        # What the server knows counts, not what a reply says.
+        examples = message.weight if asked.examples is None else float(max(asked.examples, 1))
+        return Seen(norms, examples)
 
     def _keep_sides(self, message: Message) -> None:
         """What the shared state learns from; other side values have done their work."""
@@ -194,3 +276,11 @@ class Fold:
             into = self.folded.sides.setdefault(vector, {})
             for name in states:
                 into.setdefault(name, []).append(message.packets[vector][name].side)
+
+
+def _bounded_claims(message: Message) -> Message:
+    """The message with no number beyond reason in what it says of itself."""
+    metrics = {
+        name: min(max(value, -MAX_CLAIM), MAX_CLAIM) for name, value in message.metrics.items()
+    }
+    return replace(message, error=min(message.error, MAX_CLAIM), metrics=metrics)

@@ -1,13 +1,14 @@
 """Before the first round: who is there, what they hold, and whether both ends mean the same."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
 from fedwsq.federation.asking import Asking
 from fedwsq.federation.charter import Charter
+from fedwsq.federation.owners import Census
 from fedwsq.transports import Answer, Failure, Order, Reply, Transport
 from fedwsq.wire import Kind, Message, decode, encode
 from fedwsq.wire.message import MAX_WEIGHT
@@ -47,6 +48,14 @@ def greet(
         # The first answer counts.
         found.setdefault(answer.key.client, _read(charter, answer, run))
     return {order.key.client: found.get(order.key.client, "no reply") for order in orders}
+
+
+def told(found: Mapping[int, Introduction | str]) -> Census:
+    """What a server knows of its clients' data once they have said how much they hold."""
+    sizes = {
+        client: about.examples for client, about in found.items() if isinstance(about, Introduction)
+    }
+    return Census(sizes.get)
 
 
 def _read(charter: Charter, answer: Answer, run: bytes) -> Introduction | str:

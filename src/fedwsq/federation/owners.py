@@ -206,6 +206,7 @@ class Census:
     """What the server knows of its clients' data; None is what nobody has told it."""
 
     examples: Callable[[int], int | None] = lambda client: None
+    certain: bool = False  # whether it knows so itself, as who split the data; or was told
     label_counts: Callable[[], Tensor | None] = lambda: None  # [clients, classes]
 
 

@@ -47,6 +47,7 @@ class RoundRecord:
     replied: int = 0
     failed: int = 0
     failures: dict[str, str] = field(default_factory=dict)  # client -> why
+    clipped: int = 0  # updates far longer than usual, which count for less
     late: int = 0  # of those failed: not done by the deadline
     missing: int = 0  # of those failed: no answer of any kind
     asked_again: dict[str, str] = field(default_factory=dict)  # client -> why its work was lost
@@ -198,6 +199,7 @@ def record(done: Round, uplink: Line) -> RoundRecord:
         replied=len(folded.replies),
         failed=len(assignments) - len(folded.replies),
         failures={str(client): why for client, why in sorted(folded.failures.items())},
+        clipped=folded.clipped,
         late=len(folded.late),
         missing=len(folded.missing),
         asked_again={str(client): why for client, why in sorted(folded.asked_again.items())},

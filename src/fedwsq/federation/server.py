@@ -10,20 +10,21 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedwsq.codecs.base import MAX_MAGNITUDE, flat_values, largest_magnitude
 from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Channel, Cohort, Key, Params, State
 from fedwsq.evaluation import moving_average
 from fedwsq.federation.asking import Asking
+from fedwsq.federation.bounds import Usual, bounded_sides
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.clock import slowest
 from fedwsq.federation.downlink import Broadcast, PublicModel, Way, way_down
 from fedwsq.federation.evaluator import Evaluator, client_scores
-from fedwsq.federation.fold import Assignment, Fold, Folded
+from fedwsq.federation.fold import Assignment, Before, Fold, Folded
 from fedwsq.federation.owners import Census
 from fedwsq.federation.record import Round, RoundRecord, Verdict, record
 from fedwsq.federation.spool import Spool
@@ -33,6 +34,7 @@ from fedwsq.wire import Kind, Message, Shared, encode
 from fedwsq.wire.channels import compute_seconds, download_seconds
 from fedwsq.wire.message import EVERYONE, order_bytes, vectors_bytes
 
+LARGEST_WEIGHT = MAX_MAGNITUDE / 100
 Progress = Callable[[int, int], None]  # clients done, clients asked
 
 
@@ -47,6 +49,7 @@ class Snapshot:
     accepted: NDArray[np.int32]  # the last round accepted from each client, 0 for none
     accuracy_ema: float | None = None
     public: PublicModel | None = None  # with a chained downlink: what clients can rebuild
+    usual: Usual = Usual()  # of the last rounds' replies
 
 
 def first_snapshot(charter: Charter) -> Snapshot:
@@ -184,6 +187,8 @@ class Server:
                 sent.float32_bytes + order_bytes(len(granted)),
                 channel,
                 steps,
+                examples,
+                self.census.certain,
             )
         return assignments
 
@@ -196,7 +201,8 @@ class Server:
     ) -> Folded:
         """Send the orders out and fold the replies, in client order whatever order they come in."""
         spool = Spool(self.spill)
-        fold = Fold(self.charter, assignments, before.shared, self.params, spool)
+        known = Before(before.server["params"], before.shared, before.usual)
+        fold = Fold(self.charter, assignments, known, spool)
         orders = [assignment.order for assignment in assignments.values()]
         deadline = deadline_in(self.plan.deadline)
         answers = Asking(self.transport, sent.body, orders, deadline)
@@ -225,12 +231,16 @@ class Server:
         cohort = Cohort(number, sampled, len(folded.replies), self.plan.data.clients)
         with one_thread():
             server = self.plan.algorithm.server_update(before.server, folded.mean(), cohort)
-        if not all(torch.isfinite(x).all() for params in server.values() for x in params.values()):
-            folded.refuse("the round's update made the model not finite; it was not used")
+        if not all(sane(params) for params in server.values()):
+            folded.refuse(
+                f"the round's update made the model not finite or above {LARGEST_WEIGHT:g}; "
+                "it was not used"
+            )
             return idle
         accepted[folded.clients] = number
-        shared = self.charter.uplink.fold(before.shared, folded.sides)
-        return replace(idle, server=server, shared=shared)
+        sides = bounded_sides(before.shared, folded.sides, self.plan.bounds.scale)
+        shared = self.charter.uplink.fold(before.shared, sides)
+        return replace(idle, server=server, shared=shared, usual=before.usual.after(folded.seen))
 
     def evaluate(self, after: Snapshot) -> Verdict:
         """Score the model in every `eval_every`-th round and in the last, and by client if asked.
@@ -269,6 +279,12 @@ class Server:
     @cached_property
     def way(self) -> Way:
         return way_down(self.plan.downlink, self.charter.schema)
+
+
+def sane(params: Params) -> bool:
+    """Whether a model can be sent, and so can its difference to any other."""
+    # NaN fails too.
+    return all(largest_magnitude(flat_values(x)) <= LARGEST_WEIGHT for x in params.values())
 
 
 def sample(population: int, count: int, seed: int) -> list[int]:

@@ -43,7 +43,11 @@ class Simulation:
     def census(self) -> Census:
         """What a server that split the data itself knows of it."""
         sizes = self.clients.split.sizes
-        return Census(lambda client: int(sizes[client]), lambda: self.clients.label_counts)
+        return Census(
+            lambda client: int(sizes[client]),
+            certain=True,
+            label_counts=lambda: self.clients.label_counts,
+        )
 
     def server(
         self, transport: Transport, snapshot: Snapshot | None = None, spill: Path | None = None

@@ -11,7 +11,8 @@ class Spool:
     """Put payloads in any order, pop them in yours."""
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = MEMORY_LIMIT_BYTES) -> None:
-        self._folder, self._limit, self._held = folder, limit_bytes, 0
+        self.folder = folder
+        self._limit, self._held = limit_bytes, 0
         self._memory: dict[int, bytes] = {}
         self._disk: dict[int, tuple[int, int]] = {}  # client -> offset, length
         self._file: IO[bytes] | None = None
@@ -27,20 +28,28 @@ class Spool:
             return
         if self._file is None:
             # Nameless, so that a kill leaves nothing behind.
-            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115
+            self._file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115
         self._disk[client] = (self._file.seek(0, 2), len(payload))
         self._file.write(payload)
 
-    def pop(self, client: int) -> bytes:
-        """Hand a payload out and forget it."""
+    def peek(self, client: int) -> bytes:
+        """A payload that stays."""
         if client in self._memory:
-            payload = self._memory.pop(client)
-            self._held -= len(payload)
-            return payload
-        offset, length = self._disk.pop(client)
+            return self._memory[client]
+        offset, length = self._disk[client]
         assert self._file is not None
         self._file.seek(offset)
         return self._file.read(length)
+
+    def pop(self, client: int) -> bytes:
+        """Hand a payload out and forget it."""
+        payload = self.peek(client)
+        if client in self._memory:
+            del self._memory[client]
+            self._held -= len(payload)
+        else:
+            del self._disk[client]
+        return payload
 
     def close(self) -> None:
         """Remove what is on disk."""

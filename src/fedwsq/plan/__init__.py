@@ -7,7 +7,9 @@ from fedwsq.core import lazy
 # Methods and shipped configs are plain data, to be had without torch. As in `fedwsq/__init__.py`.
 _HOMES = {
     "fedwsq.plan.aggregation": "WEIGH Aggregation",
+    "fedwsq.plan.bounds": "Bounds",
     "fedwsq.plan.build": "Overrides load_plan make_plan",
+    "fedwsq.plan.combine": "COMBINES Combine",
     "fedwsq.plan.document": "methods_document",
     "fedwsq.plan.dump": "dump_plan entry_settings plan_digest plan_settings",
     "fedwsq.plan.methods": "METHODS Method",
@@ -19,7 +21,9 @@ _HOMES = {
 
 if typing.TYPE_CHECKING:
     from fedwsq.plan.aggregation import WEIGH, Aggregation
+    from fedwsq.plan.bounds import Bounds
     from fedwsq.plan.build import Overrides, load_plan, make_plan
+    from fedwsq.plan.combine import COMBINES, Combine
     from fedwsq.plan.document import methods_document
     from fedwsq.plan.dump import dump_plan, entry_settings, plan_digest, plan_settings
     from fedwsq.plan.methods import METHODS, Method
@@ -31,12 +35,15 @@ else:
     __getattr__ = lazy.lazily(__name__, _HOMES)
 
 __all__ = [
+    "COMBINES",
     "METHODS",
     "PLACES",
     "TABLES",
     "WEIGH",
     "Aggregation",
+    "Bounds",
     "BuildModel",
+    "Combine",
     "DataPlan",
     "LoadData",
     "Method",

@@ -7,6 +7,8 @@ from typing import Any, get_type_hints
 import tomli_w
 
 from fedwsq.core.recipe import Recipe
+from fedwsq.plan.bounds import Bounds
+from fedwsq.plan.combine import Mean
 from fedwsq.plan.read import Settings
 from fedwsq.plan.settings import Plan
 from fedwsq.plan.tables import TABLES, name_of
@@ -37,6 +39,10 @@ def plan_digest(plan: Plan) -> str:
     # A run that goes on for longer is still the same run, and so is one on another machine.
     del settings["rounds"]
     del settings["patience"]
+    # As long as nobody has set these, a run from before they were there is the same run, too.
+    for name, default in (("bounds", Bounds()), ("combine", Mean())):
+        if getattr(plan, name) == default:
+            del settings[name]
     return hashlib.blake2b(tomli_w.dumps(settings).encode(), digest_size=8).hexdigest()
 
 

@@ -45,9 +45,23 @@ def published_tables() -> list[str]:
 def published_table(name: str) -> Table:
     """A table of the paper by name, such as `paper-table-1`."""
     found = read_toml(name, shipped("published"), "table")
+    try:
+        table = _table(name, found)
+    except KeyError as error:
+        raise ConfigError(f"table {name} lacks {error}; paper-table-5 is a short one") from None
+    for row, numbers in zip(table.rows, table.values, strict=True):
+        if len(numbers) != len(table.columns):
+            raise ConfigError(
+                f"table {name}, row {' '.join(row.label)}: {len(numbers)} values for "
+                f"{len(table.columns)} columns; each column needs one"
+            )
+    return table
+
+
+def _table(name: str, found: Settings) -> Table:
     rows = found["rows"]
     values = tuple(tuple(row.pop("values")) for row in rows)
-    table = Table(
+    return Table(
         name,
         found["title"],
         found["source"],
@@ -58,13 +72,6 @@ def published_table(name: str) -> Table:
         tuple(map(_heading, rows)),
         values,
     )
-    for row, numbers in zip(table.rows, values, strict=True):
-        if len(numbers) != len(table.columns):
-            raise ConfigError(
-                f"table {name}, row {' '.join(row.label)}: {len(numbers)} values for "
-                f"{len(table.columns)} columns; each column needs one"
-            )
-    return table
 
 
 def _heading(entry: Mapping[str, Any]) -> Heading:

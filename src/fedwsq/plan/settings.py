@@ -11,6 +11,8 @@ from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
 from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.plan.aggregation import WEIGH, Aggregation
+from fedwsq.plan.bounds import Bounds
+from fedwsq.plan.combine import Combine, Mean, combine_name
 from fedwsq.training import Training
 from fedwsq.wire import Downlink, Link
 from fedwsq.wire.channels import Channels, NoChannels
@@ -93,6 +95,7 @@ class Plan:
     seed: int = 0
     clients_per_round: int = 5
     aggregation: Aggregation = "examples"
+    combine: Combine = Mean()
     metric: Metric = Metric("accuracy", METRICS["accuracy"])
     eval_every: int = 1
     # Also by client: on its `data.client_test`, else estimated from its mix of classes.
@@ -111,6 +114,7 @@ class Plan:
     uplink: Link = Link()
     downlink: Downlink = Downlink()
     channels: Channels = NoChannels()
+    bounds: Bounds = Bounds()
 
     def __post_init__(self) -> None:
         at_least_one = (
@@ -148,7 +152,21 @@ class Plan:
             )
         if self.aggregation not in WEIGH:
             raise ConfigError(f"aggregation is {self.aggregation!r}; it can be {', '.join(WEIGH)}")
+        if not isinstance(self.combine, Mean):
+            self._require_alike()
         if self.eval_clients and self.metric.name != "accuracy":
             raise ConfigError(
                 "eval_clients needs metric = accuracy: it weighs the accuracy of each class"
             )
+
+    def _require_alike(self) -> None:
+        """Refuse what a combination other than the mean would pass over or wipe out."""
+        name = combine_name(self.combine)
+        if self.aggregation != "uniform":
+            raise ConfigError(
+                f"combine = {name} counts all clients alike, but aggregation is "
+                f"{self.aggregation}; use aggregation=uniform, or combine=mean"
+            )
+        self.combine.check(self.clients_per_round)
+        if self.combine.by_coordinate:
+            self.uplink.require_dense(f"combine = {name}")

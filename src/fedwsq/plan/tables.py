@@ -13,6 +13,7 @@ from fedwsq.core.recipe import Recipe
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS, Metric
 from fedwsq.models import MODELS, STANDARDIZATIONS, Standardization
+from fedwsq.plan.combine import COMBINES, Combine
 from fedwsq.plan.settings import BuildModel, LoadData, SplitData
 from fedwsq.training import CRITERIA, OPTIMIZERS, Criterion, Optimizer
 from fedwsq.wire.channels import CHANNELS, Channels
@@ -24,6 +25,7 @@ TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
     BuildModel: MODELS,
     Channels: CHANNELS,
     Codec: CODECS,
+    Combine: COMBINES,
     Criterion: CRITERIA,
     LoadData: DATASETS,
     Metric: METRICS,

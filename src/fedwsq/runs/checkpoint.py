@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors
 from fedwsq.core.types import Params
+from fedwsq.federation.bounds import Trend, Usual
 from fedwsq.federation.downlink import PublicModel
 from fedwsq.federation.server import Snapshot
 
@@ -31,6 +33,7 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         "run": snapshot.run.hex(),
         "round": snapshot.round,
         "accuracy_ema": snapshot.accuracy_ema,
+        "usual": asdict(snapshot.usual),
         "tensors": list(
             tensors
         ),  # safetensors sorts by name; sums over a model's tensors depend on their order
@@ -84,7 +87,19 @@ def _load(path: Path) -> Snapshot:
         tensors["clients//accepted"].numpy(),
         plain["accuracy_ema"],
         _public(tensors),
+        _usual(plain.get("usual")),
     )
+
+
+def _usual(plain: dict[str, Any] | None) -> Usual:
+    if plain is None:  # an older checkpoint
+        return Usual()
+    norms = {vector: _trend(found) for vector, found in plain["norms"].items()}
+    return Usual(norms, _trend(plain["examples"]))
+
+
+def _trend(plain: dict[str, Any]) -> Trend:
+    return Trend(tuple(plain["latest"]), plain["level"])
 
 
 def _flatten(snapshot: Snapshot) -> Params:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedwsq.codecs import Codec, Float32
-from fedwsq.codecs.base import MAX_MAGNITUDE, Packet, flat_values, on_gpu
+from fedwsq.codecs.base import MAX_MAGNITUDE, Extent, Packet, extent_of, flat_values, on_gpu
 from fedwsq.codecs.bits import Request
 from fedwsq.codecs.measure import normal_error
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
@@ -329,6 +329,21 @@ class Line:
         positive = all((x > 0).all() for tensors in states.values() for x in tensors.values())
         if not may_be_zero and not positive:
             raise MessageError("the broadcast's codec state has a scale of 0")
+
+    def extents(self, packets: Packets, shared: Shared, key: Key) -> dict[str, Extent]:
+        """How large each vector is once decoded; nothing is kept of it."""
+        found: dict[str, Extent] = {}
+        for vector, tensors in packets.items():
+            items = self.items(vector)
+            small = b"".join([tensors[item.name].code for item in items if item.small])
+            each = [extent_of(np.frombuffer(small, "<f4"))]
+            for item in items:
+                if not item.small:
+                    packet = tensors[item.name]
+                    each.append(item.codec.extent(packet, item.state(shared), item.seed(key)))
+            largest = float(np.max([extent.largest for extent in each]))  # NaN if any is
+            found[vector] = Extent(largest, sum(extent.energy for extent in each))
+        return found
 
     def receive(self, packets: Packets, shared: Shared, key: Key) -> Vectors:
         """Decode what the other end sent."""

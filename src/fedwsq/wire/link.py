@@ -8,7 +8,7 @@ import numpy as np
 
 from fedwsq.codecs import BitPolicy, Codec, Fixed, Float32
 from fedwsq.codecs.base import name_of
-from fedwsq.codecs.measure import normal_error
+from fedwsq.codecs.measure import normal_error, normal_zeros
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Rate, Shapes
 
@@ -85,6 +85,17 @@ class Link:
                     f"{what} needs a code that loses less than it is given; {name_of(codec)} at "
                     f"{rate:g} bits loses {lost:.3g} times that on normal data: use more bits, or "
                     "a codec such as sign, danuq or eden"
+                )
+
+    def require_dense(self, what: str) -> None:
+        """Refuse codes that leave most values at zero: so are the medians of each coordinate."""
+        for rate in self.bits.grants:
+            zeros = normal_zeros(self.codec, rate)
+            if zeros > 0.5:
+                raise ConfigError(
+                    f"{what} looks at each coordinate by itself, and {name_of(self.codec)} at "
+                    f"{rate:g} bits leaves {100 * zeros:.0f} % of them at zero: use more bits, "
+                    "another codec, or combine=centred_clipping"
                 )
 
 

@@ -10,6 +10,7 @@ from fedwsq.codecs import BITS, CODECS
 from fedwsq.data import DATASETS, PARTITIONS
 from fedwsq.evaluation import METRICS
 from fedwsq.models import MODELS, STANDARDIZATIONS
+from fedwsq.plan import COMBINES
 from fedwsq.training import CRITERIA, OPTIMIZERS
 from fedwsq.wire.channels import CHANNELS
 
@@ -18,6 +19,7 @@ TABLES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "codecs": CODECS,
     "bits": BITS,
     "channels": CHANNELS,
+    "combines": COMBINES,
     "models": MODELS,
     "standardizations": STANDARDIZATIONS,
     "datasets": DATASETS,

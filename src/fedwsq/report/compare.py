@@ -1,0 +1,248 @@
+"""Runs side by side: accuracy and bytes over seeds, and what must not be compared."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from fedwsq.core.errors import ConfigError, did_you_mean
+from fedwsq.federation.record import RoundRecord
+from fedwsq.report.estimate import Estimate, difference, estimate
+from fedwsq.report.groups import Group, differing, group_runs
+from fedwsq.runs.reading import Reading
+
+PLATEAU = 10  # the last evaluations, whose mean is what a run came to
+
+
+@dataclass(frozen=True)
+class Target:
+    """An accuracy to reach and hold; `group` is whose, if it is one's."""
+
+    accuracy: float
+    group: Group | None = None
+
+
+@dataclass(frozen=True)
+class Reached:
+    """The bytes, both ways, until the target was reached for good; of the runs that did."""
+
+    bytes: Estimate | None
+    runs: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Line:
+    """One group. Accuracies are from 0 to 1, bytes are means over seeds."""
+
+    group: Group
+    last: Estimate | None
+    smoothed: Estimate | None
+    best: Estimate | None
+    behind: Estimate | None  # smoothed, less that of the best group; None for the best itself
+    uplink_bytes: float
+    downlink_bytes: float
+    reached: Reached
+    times_fewer: float | None  # bytes of the target's whole run over bytes to reach it
+    seconds: float
+
+    @property
+    def total_bytes(self) -> float:
+        return self.uplink_bytes + self.downlink_bytes
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Groups by smoothed accuracy, the best first."""
+
+    lines: tuple[Line, ...]
+    target: Target
+    flags: tuple[str, ...]  # why some of it should not be compared
+    left_out: tuple[str, ...]  # runs that are not in it, and why
+
+
+def compare(runs: Iterable[Reading], target: str = "", rounds: int = 0) -> Comparison:
+    """Finished runs by group; with `rounds`, all that got so far, as they were then.
+
+    `target` is an accuracy or the label of a group; by default the group that came to least.
+    """
+    found = list(runs)
+    taken = [run for each in found if (run := _as_of(each, rounds)) is not None]
+    groups = group_runs(taken)
+    if not groups:
+        raise ConfigError(
+            f"none of {len(found)} runs can be compared: {'; '.join(_left_out(found, taken))}"
+        )
+    goal = _target(groups, target)
+    lines = sorted((_line(group, goal) for group in groups), key=_by_accuracy, reverse=True)
+    best = lines[0]
+    lines = [best, *(replace(line, behind=_behind(line, best)) for line in lines[1:])]
+    return Comparison(tuple(lines), goal, tuple(flags(groups)), tuple(_left_out(found, taken)))
+
+
+def smoothed(run: Reading) -> float | None:
+    """The moving average after the last evaluation: what the paper reports."""
+    values = [row.accuracy_ema for row in run.rows if row.accuracy_ema is not None]
+    return values[-1] if values else None
+
+
+def plateau(run: Reading) -> float | None:
+    values = [row.accuracy for row in run.rows if row.accuracy is not None]
+    return statistics.fmean(values[-PLATEAU:]) if values else None
+
+
+def bytes_to(run: Reading, accuracy: float) -> int | None:
+    """All bytes until the smoothed accuracy is there and stays; None if it does not."""
+    totals = accumulate(total_bytes(row) for row in run.rows)
+    found: int | None = None
+    for row, total in zip(run.rows, totals, strict=True):
+        if row.accuracy_ema is None:
+            continue
+        if row.accuracy_ema < accuracy:
+            found = None
+        elif found is None:
+            found = total
+    return found
+
+
+def total_bytes(row: RoundRecord) -> int:
+    return row.uplink_bytes + row.downlink_bytes
+
+
+def flags(groups: Sequence[Group]) -> list[str]:
+    """What makes a comparison doubtful, in words."""
+    runs = [run for group in groups for run in group.runs]
+    said = []
+    for fact in ("precision", "commit", "fedwsq", "torch", "cpu", "device"):
+        said += _differ(fact, {run.name: str(getattr(run.facts, fact)) for run in runs})
+    dirty = [run.name for run in runs if run.facts.commit.endswith("-dirty")]
+    if dirty:
+        said.append(f"made from a checkout with changes that no commit has: {_some(dirty)}")
+    said += _differ("the set of seeds", {group.label: _listed(group.seeds) for group in groups})
+    said += _differ("the number of rounds", {run.name: str(len(run.rows)) for run in runs})
+    for key in differing([group.settings for group in groups]):
+        if key.startswith(("data.", "metric.")):
+            said += _differ(key, {group.label: str(group.settings.get(key)) for group in groups})
+    said += _other_data(groups)
+    for run in runs:
+        lost = run.damaged_rows + run.missing_rows
+        if lost:
+            said.append(f"{run.name} lacks {lost} rows, so its bytes and seconds are too low")
+    return said
+
+
+def _other_data(groups: Sequence[Group]) -> list[str]:
+    """Runs that say the same of their data, and had other files."""
+    digests: dict[str, dict[str, str]] = {}
+    for group in groups:
+        for run in group.runs:
+            said = {key: x for key, x in group.settings.items() if key.startswith("data.")}
+            digests.setdefault(f"{run.seed} {said}", {})[run.name] = run.facts.data
+    return [text for where in digests.values() for text in _differ("the data itself", where)]
+
+
+def _differ(what: str, where: Mapping[str, str]) -> list[str]:
+    """`precision differs: bfloat16 (a, b), float32 (c)`; nothing if all say the same."""
+    by_value: dict[str, list[str]] = {}
+    for name, value in where.items():
+        by_value.setdefault(value, []).append(name)
+    if len(by_value) < 2:
+        return []
+    parts = [f"{value or 'unknown'} ({_some(names)})" for value, names in by_value.items()]
+    return [f"{what} differs: {', '.join(parts)}"]
+
+
+def _some(names: Sequence[str], most: int = 3) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def _listed(seeds: Iterable[int]) -> str:
+    return ", ".join(map(str, seeds))
+
+
+def _as_of(run: Reading, rounds: int) -> Reading | None:
+    """The run as it is compared; None if it has not got that far."""
+    if not rounds:
+        return run if run.state == "finished" else None
+    if not run.settings or not run.rows or run.rows[-1].round < rounds:
+        return None
+    rows = tuple(row for row in run.rows if row.round <= rounds)
+    # However long they were meant to be, they are compared as if this was all.
+    return replace(run, rows=rows, settings={**run.settings, "rounds": rounds})
+
+
+def _left_out(found: Sequence[Reading], taken: Sequence[Reading]) -> list[str]:
+    folders = {run.folder for run in taken}
+    said = []
+    for run in found:
+        if run.folder in folders:
+            continue
+        done = run.rows[-1].round if run.rows else 0
+        why = run.error or "; ".join(run.problems) or f"{done} of {run.rounds} rounds"
+        said.append(f"{run.name} is {run.state}: {why}")
+    return said
+
+
+def _target(groups: Sequence[Group], wanted: str) -> Target:
+    """What `--target` means: an accuracy, a group, or nothing said."""
+    levels = {group.label: _mean(plateau(run) for run in group.runs) for group in groups}
+    by_label = {group.label: group for group in groups}
+    if not wanted:
+        wanted = min(levels, key=lambda label: levels[label])
+    if wanted in by_label:
+        return Target(levels[wanted], by_label[wanted])
+    try:
+        return Target(float(wanted))
+    except ValueError:
+        offer = f"{', '.join(by_label)}{did_you_mean(wanted, by_label)}"
+        raise ConfigError(
+            f"--target is {wanted!r}; it can be an accuracy such as 0.6, or one of {offer}"
+        ) from None
+
+
+def _line(group: Group, target: Target) -> Line:
+    runs = group.runs
+    scored = [[row.accuracy for row in run.rows if row.accuracy is not None] for run in runs]
+    scored = [values for values in scored if values]
+    costs = [bytes_to(run, target.accuracy) for run in runs]
+    there = [cost for cost in costs if cost is not None]
+    reached = Reached(estimate(there), len(there), len(runs))
+    fewer = None
+    # Of some seeds only, it would be the lucky ones' factor.
+    if target.group is not None and reached.bytes is not None and reached.runs == reached.of:
+        whole = statistics.fmean(map(_sent, target.group.runs))
+        fewer = whole / max(1.0, reached.bytes.mean)
+    return Line(
+        group,
+        last=estimate([values[-1] for values in scored]),
+        smoothed=estimate(_smoothed(group)),
+        best=estimate([max(values) for values in scored]),
+        behind=None,
+        uplink_bytes=_mean(sum(row.uplink_bytes for row in run.rows) for run in runs),
+        downlink_bytes=_mean(sum(row.downlink_bytes for row in run.rows) for run in runs),
+        reached=reached,
+        times_fewer=fewer,
+        seconds=_mean(sum(row.seconds for row in run.rows) for run in runs),
+    )
+
+
+def _smoothed(group: Group) -> list[float]:
+    return [value for run in group.runs if (value := smoothed(run)) is not None]
+
+
+def _behind(line: Line, best: Line) -> Estimate | None:
+    return difference(_smoothed(line.group), _smoothed(best.group))
+
+
+def _by_accuracy(line: Line) -> float:
+    return line.smoothed.mean if line.smoothed else float("-inf")
+
+
+def _sent(run: Reading) -> int:
+    return sum(map(total_bytes, run.rows))
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else 0.0
