@@ -3,12 +3,12 @@
     python benchmarks/soak.py --minutes 30 --json benchmarks/results/soak.json
 
 A tiny model, 20 clients, 6 a round, 2 workers. Replies are dropped, delayed, repeated, damaged and
-forged, workers are killed and stopped (rates in `soak_weather.py`); the server is killed with SIGKILL
-or its disk filled after some hundred rounds each time, and goes on. After every round the weights
-must be those of the accepted replies alone: bit for bit by folding only those, and within float32
-by a mean in float64. Memory, descriptors, processes and disk must not grow. Exit code 1 if any of
-that does not hold. Filling a disk needs the right to mount one (Linux, `unshare`); else that fault
-is left out, which the result says.
+forged, workers are killed and stopped (rates in `soak_weather.py`); after some hundred rounds the
+server is killed with SIGKILL or its disk filled, again and again, and goes on. After every round
+the weights must be those of the accepted replies alone: bit for bit by folding only those, and
+within float32 by a mean in float64. Memory, descriptors, processes and disk must not grow. Exit
+code 1 if any of that does not hold. Filling a disk needs the right to mount one (Linux, `unshare`);
+else that fault is left out, which the result says.
 """
 
 import argparse
