@@ -19,8 +19,8 @@ SETTINGS: dict[str, Any] = {
     "rounds": 10**6,
     "clients_per_round": 6,
     "min_replies": 2,
-    "deadline": 300.0,
-    "patience": 30.0,
+    "deadline": 3600.0,
+    "patience": 120.0,
     "eval_every": 25,
     "data": {
         "name": "synthetic",
