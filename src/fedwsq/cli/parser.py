@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from fedwsq.cli import (
     bench,
     compare,
+    deploy,
+    export,
     fetch,
     inspect,
     levels,
@@ -29,11 +31,13 @@ VERBS = (
     compare,
     table,
     report,
+    export,
     ls,
     levels,
     inspect,
     fetch,
     partition,
+    deploy,
     bench,
 )
 
