@@ -1,6 +1,6 @@
 # make run   the quick start: handwritten digits, ten clients, FedWSQ at 4 bits
 # make fuzz  hostile files of every kind, for as long as SECONDS says
-# make test  lint, types and the fast tests; make test-slow runs the rest
+# make test  lint, types and the fast tests; make test-slow and test-flower run the rest
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -14,7 +14,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Seconds of fuzzing for each kind of file; SECONDS=3600 for a night.
 SECONDS ?= 600
 
-.PHONY: run test test-slow fuzz lint bench docs install clean
+.PHONY: run test test-slow test-flower fuzz lint bench docs install clean
 
 run: $(STAMP)
 	$(BIN)/fedwsq run $(ARGS)
@@ -24,6 +24,9 @@ test: lint
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow $(ARGS)
+
+test-flower: $(STAMP)
+	$(BIN)/pytest -m flower tests/flower $(ARGS)
 
 # Guided by coverage: finds stay in .fuzz, and are what the next time starts from.
 fuzz: $(STAMP)

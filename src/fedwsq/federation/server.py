@@ -4,7 +4,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedwsq.codecs.base import MAX_MAGNITUDE, flat_values, largest_magnitude
+from fedwsq.core.errors import ConfigError
 from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Channel, Cohort, Key, Params, State
@@ -25,6 +26,8 @@ from fedwsq.federation.clock import slowest
 from fedwsq.federation.downlink import Broadcast, PublicModel, Way, way_down
 from fedwsq.federation.evaluator import Evaluator, client_scores
 from fedwsq.federation.fold import Assignment, Before, Fold, Folded
+from fedwsq.federation.journal import Journal
+from fedwsq.federation.learned import NEEDS_SECURE
 from fedwsq.federation.owners import Census
 from fedwsq.federation.record import Round, RoundRecord, Verdict, record
 from fedwsq.federation.spool import Spool
@@ -123,11 +126,17 @@ class Server:
         return record(done, self.charter.uplink)
 
     def sample(self, number: int) -> dict[int, Channel | None]:
-        """The clients of a round, in ascending order, each with its channel."""
+        """The clients of a round, in ascending order, each with its channel.
+
+        Drawn from those that are there; if all are, it is the same draw as if nobody had asked.
+        """
         seed = derive(self.plan.seed, "sample", number)
         if self.plan.privacy is not None:  # it counts on nobody's knowing who takes part
             seed = secrets.randbits(128)
-        clients = sample(self.plan.data.clients, self.plan.clients_per_round, seed)
+        there = self.census.present()
+        if there is None:
+            there = range(self.plan.data.clients)
+        clients = sample(there, min(self.plan.clients_per_round, len(there)), seed)
         return {c: self.plan.channels(Key(self.plan.seed, number, c)) for c in clients}
 
     def broadcast(self, before: Snapshot, number: int) -> Broadcast:
@@ -202,6 +211,8 @@ class Server:
         progress: Progress | None = None,
     ) -> Folded:
         """Send the orders out and fold the replies, in client order whatever order they come in."""
+        if self.plan.uplink.counts:
+            return self.count(before, sent, assignments, progress)
         spool = Spool(self.spill)
         known = Before(before.server["params"], before.shared, before.usual)
         fold = Fold(self.charter, assignments, known, spool)
@@ -217,6 +228,25 @@ class Server:
         finally:
             spool.close()
         return replace(folded, asked_again=answers.again)
+
+    def count(
+        self,
+        before: Snapshot,
+        sent: Broadcast,
+        assignments: Mapping[int, Assignment],
+        progress: Progress | None = None,
+    ) -> Folded:
+        """Have clients agree on scales, then cast their updates; only sums are decoded."""
+        try:
+            from fedwsq.federation.counting import Counting
+        except ImportError:
+            raise ConfigError(NEEDS_SECURE) from None
+        journal = Journal(self.spill, sent.body + b"%d" % before.round)
+        known = Before(before.server["params"], before.shared, before.usual)
+        counting = Counting(
+            self.charter, self.transport, assignments, known, sent.body, journal, progress
+        )
+        return counting.gather()
 
     def update(self, before: Snapshot, folded: Folded, sampled: int) -> Snapshot:
         """The server's side of the round; without a reply only the round's number moves on."""
@@ -289,8 +319,8 @@ def sane(params: Params) -> bool:
     return all(largest_magnitude(flat_values(x)) <= LARGEST_WEIGHT for x in params.values())
 
 
-def sample(population: int, count: int, seed: int) -> list[int]:
+def sample(population: Sequence[int], count: int, seed: int) -> list[int]:
     """Clients drawn uniformly without replacement, in ascending order; the cost does not depend on
     the population.
     """
-    return sorted(random.Random(seed).sample(range(population), count))
+    return sorted(random.Random(seed).sample(population, count))

@@ -7,19 +7,20 @@ import time
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from fedwsq.core.errors import MessageError, UpdateError
+from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.threads import one_thread
-from fedwsq.core.tree import to_device
-from fedwsq.core.types import Key, State, Update, Vectors
+from fedwsq.core.tree import sub, to_device
+from fedwsq.core.types import Key, Params, State, Update, Vectors
 from fedwsq.data import Dataset
 from fedwsq.evaluation import total
 from fedwsq.federation.charter import Charter, difference
 from fedwsq.federation.downlink import plain_model, way_down
 from fedwsq.federation.evaluator import Scorer, write_scores
+from fedwsq.federation.learned import NEEDS_SECURE, Learned, Work
 from fedwsq.federation.memory import ClientMemory, ClientStore, MemoryLost
 from fedwsq.federation.owners import (
     ClientData,
@@ -46,6 +47,10 @@ from fedwsq.wire import (
     open_message,
 )
 
+if TYPE_CHECKING:  # an extra
+    from fedwsq.federation.voter import Voter
+    from fedwsq.secure.keys import Keyring
+
 
 class Received(NamedTuple):
     """A broadcast, decoded."""
@@ -64,7 +69,8 @@ class Site:
     for.
 
     `store` is a folder for what clients remember; without one it ends with the site. `test` is the
-    server's data, which only the workers of a simulation hold.
+    server's data, which only the workers of a simulation hold. `keyring` has the keys of secure
+    sums; those of a simulation are made here.
     """
 
     def __init__(
@@ -74,11 +80,13 @@ class Site:
         device: torch.device,
         store: Path | None = None,
         test: TestData | None = None,
+        keyring: "Keyring | None" = None,
     ) -> None:
         self.charter = charter
         self.data = data
         self.device = device
         self.test = test
+        self.keyring = keyring
         self.model = charter.model.network.to(device)
         self.way = way_down(charter.plan.downlink, charter.schema)
         self.scorer = Scorer(charter, device)
@@ -99,6 +107,7 @@ class Site:
             Kind.EVALUATE: self._evaluate,
             Kind.SCORE: self._score,
             Kind.HELLO: self._greet,
+            Kind.PHASE: self._vote,
         }
         head = open_message(order.head)
         if head.kind not in kinds:
@@ -117,10 +126,9 @@ class Site:
         try:
             memory = self._recall(order)
         except MemoryLost:
-            return replace(_answer_to(order, Kind.FORGOT), agreement=self.charter.digest)
+            return self._forgot(order)
         start = self._start(received, order, memory)
-        algorithm = self.charter.plan.algorithm
-        update, state = self._learn(order, start, memory)
+        update, state = self._learn(start, order.key, memory)
         trained = time.perf_counter()
 
         uplink = self.charter.uplink
@@ -130,7 +138,7 @@ class Site:
         coded = time.perf_counter()
         if state:
             decoded = uplink.receive(sent.packets, received.shared, order.key)
-            state = algorithm.settle(state, self._here(decoded))
+            state = self.charter.plan.algorithm.settle(state, self._here(decoded))
         self._remember(order, ClientMemory(state, _kept(sent), start))
         metrics = {"train_seconds": trained - began, "codec_seconds": coded - trained}
         if self.charter.plan.privacy is not None:
@@ -147,12 +155,12 @@ class Site:
             packets=sent.packets,
         )
 
-    def _learn(self, order: Message, start: Vectors, memory: ClientMemory) -> tuple[Update, State]:
-        """What the client learns, as it may leave."""
+    def _learn(self, start: Vectors, key: Key, memory: ClientMemory) -> tuple[Update, State]:
+        """What the client learns from what it received and remembers, as it may leave."""
         algorithm = self.charter.plan.algorithm
         privacy = self.charter.plan.privacy
         try:
-            task = self._task(order.key)
+            task = self.task(key)
             state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
             update, state = algorithm.client_update(start, state, task)
         except Exception:
@@ -164,8 +172,54 @@ class Site:
             ) from None
         if privacy is None:
             return update, state
-        self.store.count_release(order.key.client)
+        self.store.count_release(key.client)
         return privatize(update, privacy), state
+
+    def _forgot(self, order: Message) -> Message:
+        return replace(_answer_to(order, Kind.FORGOT), agreement=self.charter.digest)
+
+    def _vote(self, body: bytes | memoryview, head: Opened) -> Message:
+        """Answer one phase of a round that counts."""
+        order = decode(head, self.charter.schema, Kind.PHASE)
+        self.charter.require(order)
+
+        def learn() -> Learned:
+            received = self.receive(body)
+            self._read_order(head, Kind.PHASE, received)
+            memory = self._recall(order)
+            start = self._start(received, order, memory)
+            update, state = self._learn(start, order.key, memory)
+            before = memory.residuals.get("delta", {})
+            delta = {
+                name: x.detach().float().cpu() + before.get(name, 0.0)
+                for name, x in update.vectors["delta"].items()
+            }
+            return Learned(delta, update.metrics.get("loss", 0.0), state, start)
+
+        def remember(learned: Learned, decoded: Params) -> None:
+            state = learned.state
+            if state:
+                sent = self._here({"delta": decoded})
+                state = self.charter.plan.algorithm.settle(self._here(state), sent)
+            lost: Vectors = {}
+            if self.charter.plan.uplink.error_feedback:
+                lost = {"delta": sub(learned.delta, decoded)}
+            self._remember(order, ClientMemory(state, lost, learned.start))
+
+        try:
+            return self._voter.answer(order, Work(learn, remember))
+        except MemoryLost:
+            return self._forgot(order)
+
+    @property
+    def _voter(self) -> "Voter":
+        if not self.charter.plan.uplink.counts:
+            raise MessageError("asked for a ballot, but uplink.counts is off here")
+        try:
+            from fedwsq.federation.voter import open_voter
+        except ImportError:
+            raise ConfigError(NEEDS_SECURE) from None
+        return open_voter(self.charter, self.store.folder / "votes", self.keyring)
 
     def _read_order(self, head: Opened, kind: Kind, received: Received) -> Message:
         """An order that belongs to the broadcast that came with it."""
@@ -200,7 +254,8 @@ class Site:
         server = algorithm.init_server(self.charter.model.initial_params())
         return frozenset(algorithm.broadcast(server))
 
-    def _task(self, key: Key) -> LocalTask:
+    def task(self, key: Key) -> LocalTask:
+        """What a client of this site works on in a round."""
         plan = self.charter.plan
         shard = self.data.shard(key.client)
         if not len(shard.y):

@@ -16,7 +16,7 @@ _HOMES = {
     "fedwsq.plan.paths": "PLACES locate places",
     "fedwsq.plan.privacy": "Privacy",
     "fedwsq.plan.read": "code_named parse_override parse_overrides read_config shipped_configs",
-    "fedwsq.plan.settings": "BuildModel DataPlan LoadData ModelPlan Plan SplitData",
+    "fedwsq.plan.settings": "BuildModel DataPlan LoadData ModelPlan Plan RecordPlan SplitData",
     "fedwsq.plan.tables": "TABLES importing_only",
 }
 
@@ -37,7 +37,15 @@ if typing.TYPE_CHECKING:
         read_config,
         shipped_configs,
     )
-    from fedwsq.plan.settings import BuildModel, DataPlan, LoadData, ModelPlan, Plan, SplitData
+    from fedwsq.plan.settings import (
+        BuildModel,
+        DataPlan,
+        LoadData,
+        ModelPlan,
+        Plan,
+        RecordPlan,
+        SplitData,
+    )
     from fedwsq.plan.tables import TABLES, importing_only
 else:
     __getattr__ = lazy.lazily(__name__, _HOMES)
@@ -59,6 +67,7 @@ __all__ = [
     "Overrides",
     "Plan",
     "Privacy",
+    "RecordPlan",
     "SplitData",
     "code_named",
     "dump_plan",
