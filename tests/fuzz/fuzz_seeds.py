@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from fuzz_targets import CORPUS, charters, first, honest_reply
+from fuzz_targets import CORPUS, charters, first, honest_reply, with_agreement
 from PIL import Image
 
 import fedwsq
@@ -28,8 +28,11 @@ Samples = dict[str, bytes]
 
 
 def messages() -> Samples:
-    names = zip(CODECS, charters().values(), strict=True)
-    return {name: honest_reply(charter) for name, charter in names}
+    found = {}
+    for name, charter in charters().items():
+        codec = name.rstrip(b"\0").decode()
+        found[codec] = with_agreement(honest_reply(charter), name)
+    return found
 
 
 def packs() -> Samples:
