@@ -1,9 +1,9 @@
 """What noise costs: accuracy against epsilon on the quick start, and with more clients.
 
-    python benchmarks/privacy.py [OUT] [--rounds 40] [--write benchmarks/results/privacy.md]
+    python benchmarks/privacy.py [OUT] [--rounds 40] [--runs 3] [--write FILE.md]
 
 The digits of the quick start, as its ten clients with five a round, and as a hundred with fifty;
-weight standardization, DANUQ at 4 bits, three runs each, which no seed repeats. `noise` is in units
+weight standardization, DANUQ at 4 bits, some runs each, which no seed repeats. `noise` is in units
 of the bound on an update's norm. Epsilon at delta 1e-5, the unit is a client: against the server,
 and of the models. Runs that are in OUT are not run again.
 """
@@ -16,7 +16,6 @@ from typing import Any
 import fedwsq
 from script import parser, report
 
-RUNS = 3
 CLIP = 0.5
 NOISES = (0.0, 0.001, 0.003, 0.01, 0.03, 1.0)
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -36,11 +35,13 @@ def settings(more: dict[str, Any], noise: float | None, rounds: int) -> dict[str
     return found
 
 
-def measure(out: Path, name: str, noise: float | None, rounds: int) -> tuple[list[float], Any]:
+def measure(
+    out: Path, name: str, noise: float | None, rounds: int, runs: int
+) -> tuple[list[float], Any]:
     """The accuracies of all runs, and what the last of them has spent."""
     accuracies = []
     spent: Any = None
-    for run in range(RUNS):
+    for run in range(runs):
         folder = out / f"{name.split()[0]}-{noise}-{run}"
         if not (folder / "summary.json").exists():
             plan = settings(SETTINGS[name], noise, rounds)
@@ -67,12 +68,15 @@ def main() -> None:
     words = parser(__doc__)
     words.add_argument("out", type=Path, nargs="?", default=Path("runs/privacy"))
     words.add_argument("--rounds", type=int, default=40)
+    words.add_argument("--runs", type=int, default=3)
     words.add_argument("--write", type=Path)
     args = words.parse_args()
-    text = f"{args.rounds} rounds, {RUNS} runs each: mean (least to most).\n\n{HEAD}"
+    text = f"{args.rounds} rounds, {args.runs} runs each: mean (least to most).\n\n{HEAD}"
     for name in SETTINGS:
         for noise in (None, *NOISES):
-            text += line(name, noise, *measure(args.out, name, noise, args.rounds))
+            text += line(name, noise, *measure(args.out, name, noise, args.rounds, args.runs))
+            if args.write:  # what there is, should it be stopped
+                args.write.write_text(text)
     report(text, args.write)
 
 
