@@ -7,6 +7,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg
+from in_process import InProcess
+
+import fedwsq
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -31,3 +37,28 @@ def test_two_lines_and_the_traffic_falls(tmp_path):
     # Whatever was started knew this folder.
     told = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
     assert not [words for words in told if str(tmp_path) in words]
+
+
+def test_accuracy_stays(monkeypatch):
+    """Twelve rounds of the same apps, without their processes."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower_quickstart"))
+    from digits_app.client_app import app
+    from digits_app.server_app import evaluate
+    from digits_app.task import Net
+
+    def accuracy(compressed):
+        torch.manual_seed(0)
+        grid = InProcess(dict.fromkeys(range(3), app))
+        for node, context in grid.contexts.items():
+            context.node_config = {"partition-id": node, "num-partitions": 3}
+            context.run_config = {"local-epochs": 2, "learning-rate": 0.05}
+        strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
+        if compressed:
+            strategy = fedwsq.flower.compress(strategy, "danuq", bits=1, down_bits=4)
+        start = ArrayRecord(Net().state_dict())
+        found = strategy.start(grid, start, num_rounds=12, evaluate_fn=evaluate)
+        return found.evaluate_metrics_serverapp[12]["test-accuracy"]
+
+    plain = accuracy(compressed=False)
+    assert plain > 0.95
+    assert accuracy(compressed=True) > plain - 0.02
