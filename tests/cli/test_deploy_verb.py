@@ -66,6 +66,7 @@ def test_a_nodes_command(tmp_path):
         ca=Path("ca.crt"),
         key=Path("key"),
         insecure=False,
+        keys=None,
         memory=None,
     )
     words = node_command(args)
