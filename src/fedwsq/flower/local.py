@@ -21,6 +21,7 @@ from fedwsq.flower.certificates import (
 
 CONNECTION = "deploy"  # the SuperLink's name in Flower's configuration
 HERE = "127.0.0.1"
+RUN_CONFIG = "run.toml"
 CERTIFICATE_DAYS = 30
 # What every process of it is told.
 SETTINGS = {
@@ -132,7 +133,7 @@ class Local:
 
     def run(self) -> list[str]:
         app = str(self.folder / "app")
-        return ["flwr", "run", app, CONNECTION, "--stream", "-c", str(self.folder / "run.toml")]
+        return ["flwr", "run", app, CONNECTION, "--stream", "-c", str(self.folder / RUN_CONFIG)]
 
     def data(self, node: int) -> Path:
         """The examples of one node; nobody else looks there."""
@@ -162,7 +163,7 @@ class Local:
         (self.folder / "flower" / "config.toml").write_text(self._connection())
         # As a file: on a command line Flower takes no value with quotes of both kinds.
         whole = {**config, "test-data": "plan", "out": str(self.run_folder)}
-        (self.folder / "run.toml").write_bytes(tomli_w.dumps(whole).encode())
+        (self.folder / RUN_CONFIG).write_bytes(tomli_w.dumps(whole).encode())
         for node in range(self.nodes):
             self.data(node).parent.mkdir(parents=True, exist_ok=True)
 
