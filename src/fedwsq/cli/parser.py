@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fedwsq.cli import (
     bench,
     compare,
+    deploy,
     fetch,
     inspect,
     levels,
@@ -34,6 +35,7 @@ VERBS = (
     inspect,
     fetch,
     partition,
+    deploy,
     bench,
 )
 
