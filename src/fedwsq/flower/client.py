@@ -8,6 +8,7 @@ on.
 
 import os
 import sys
+import time
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -27,9 +28,11 @@ def client_app() -> ClientApp:
 
 
 def answer(message: Message, context: Context) -> Message:
+    began = time.time()
     request = read_request(message.content)
     response = answer_request(context.run_config, context.node_config, request)
-    return Message(write_response(response), reply_to=message)
+    timed = response._replace(began=began, ended=time.time())
+    return Message(write_response(timed), reply_to=message)
 
 
 def answer_request(run: Config, node: Config, request: Request) -> Response:

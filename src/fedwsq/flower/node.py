@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -42,7 +41,6 @@ class Node:
         self.memory = Path(self.home.memory or default_memory()).expanduser()
 
     def answer(self, request: Request) -> Response:
-        began = time.perf_counter()
         clients: Sequence[int] = ()
         if any(kind_of(head) is Kind.HELLO for head in request.heads):
             clients = self.clients
@@ -52,7 +50,7 @@ class Node:
             answers = [self._work(request.bodies[number], head) for head, number in pairs]
         payloads = [b"" if isinstance(answer, Failure) else answer.payload for answer in answers]
         reasons = [answer.reason if isinstance(answer, Failure) else "" for answer in answers]
-        return Response(payloads, reasons, clients, time.perf_counter() - began)
+        return Response(payloads, reasons, clients)
 
     @cached_property
     def clients(self) -> Sequence[int]:
