@@ -21,6 +21,7 @@ VERBS = (
     "sweep",
     "compare",
     "table",
+    "export",
     "ls",
     "levels",
     "inspect",

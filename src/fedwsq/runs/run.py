@@ -191,6 +191,11 @@ class Run:
         write_atomically(self.folder / "summary.json", self.summary().text().encode())
         return self.summary()
 
+    @property
+    def id(self) -> str:
+        """Drawn when the run was created; no two have the same."""
+        return self._start.run.hex()
+
     def summary(self) -> Summary:
         """The totals of all rows so far."""
         return summarize(self.records, self._committed, self.plan)
@@ -204,7 +209,7 @@ class Run:
 
     def manifest(self) -> Manifest:
         made = make_manifest(self.plan, self.digest, self.backend, self.machine)
-        return {**made, "run": self._start.run.hex()}
+        return {**made, "run": self.id}
 
     def _commit(self, record: RoundRecord, snapshot: Snapshot, rows: TextIO) -> None:
         """A round is done: its row first, then the models and the checkpoint.
