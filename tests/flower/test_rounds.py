@@ -144,13 +144,14 @@ def test_data_stays_with_the_nodes(alone, shards, tmp_path):
     assert [row["test_accuracy"] for row in rows(tmp_path / "run")] == accuracies
 
 
-def test_a_server_without_data_has_its_clients_evaluate(alone, shards, tmp_path):
+def test_a_server_without_data_has_its_clients_evaluate(alone, shards, tmp_path, capsys):
     summary, _ = alone
-    run = config(tmp_path / "run", "own", eval_clients=True, **MEMORY)
+    run = config(tmp_path / "run", "own", **MEMORY)
     with pytest.raises(ConfigError, match="what an example looks like"):
         go(Nodes(run, own(shards, tmp_path / "memory")))
     go(Nodes(run | {"classes": 10, "shape": "1x8x8"}, own(shards, tmp_path / "memory")))
     assert weights(tmp_path / "run") == summary.weights
+    assert "round 3/3: clients' accuracy 0." in capsys.readouterr().err
     for row in rows(tmp_path / "run"):
         assert row["test_accuracy"] is None
         assert 0 <= row["client_accuracy"] <= 1

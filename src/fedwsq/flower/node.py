@@ -3,10 +3,13 @@
 import functools
 import json
 import os
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+
+import torch
 
 from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.core.types import Key
@@ -18,7 +21,7 @@ from fedwsq.federation.simulation import simulate
 from fedwsq.federation.site import Site
 from fedwsq.flower.plain import Config, Request, Response, refusal
 from fedwsq.flower.settings import OWN, Home, plan_of, read_format, with_data
-from fedwsq.plan import load_plan
+from fedwsq.plan import dump_plan, load_plan, make_plan
 from fedwsq.runs.backend import resolve_device
 from fedwsq.training.precision import resolve_precision
 from fedwsq.transports import Answer, Failure, Order, attempt
@@ -84,7 +87,7 @@ class Node:
                 "the node has data of its own, but the plan splits a data set over its clients; "
                 "run it with data.partition=own"
             )
-        return simulate(self.plan).site(self.device)
+        return simulated_site(dump_plan(self.plan), str(self.device))
 
     def _own_site(self) -> Site:
         if not self.home.data:
@@ -128,6 +131,12 @@ def own_format(dataset: Dataset, agreed: ExampleFormat) -> ExampleFormat:
 
 def default_memory() -> Path:
     return Path(os.environ.get("FLWR_HOME") or "~/.flwr") / "fedwsq"
+
+
+@functools.lru_cache(maxsize=1)
+def simulated_site(plan: str, device: str) -> Site:
+    """All clients of a simulation: Flower's has many nodes in one process, which share it."""
+    return simulate(make_plan(tomllib.loads(plan))).site(torch.device(device))
 
 
 @functools.lru_cache(maxsize=1)
