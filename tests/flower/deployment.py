@@ -55,6 +55,8 @@ class Deployment:
 
     def superlink(self):
         words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        # Started again it knows its nodes again, which would leave it otherwise.
+        words += ["--database", self.folder / "state.db"]
         if self.tls:
             words += ["--ssl-ca-certfile", self.folder / "ca.crt"]
             words += ["--ssl-certfile", self.folder / "server.pem"]
