@@ -37,8 +37,8 @@ def answer(message: Message, context: Context) -> Message:
 
 def answer_request(run: Config, node: Config, request: Request) -> Response:
     # A simulation's processes stay up by themselves.
-    deployed = Path(sys.argv[0]).name == "flwr-clientapp"
-    if deployed and hasattr(os, "pidfd_open"):
+    deployed = Path(sys.argv[0]).name == "flwr-clientapp" and hasattr(os, "pidfd_open")
+    if deployed and node.get("warm", True):
         return ask(run, node, request)
     from fedwsq.flower.node import serve
 
