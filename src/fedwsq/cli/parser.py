@@ -5,11 +5,13 @@ import sys
 from collections.abc import Sequence
 
 from fedwsq.cli import (
+    analyze,
     bench,
     compare,
     deploy,
     export,
     fetch,
+    figure,
     inspect,
     levels,
     ls,
@@ -31,6 +33,8 @@ VERBS = (
     compare,
     table,
     report,
+    figure,
+    analyze,
     export,
     ls,
     levels,
