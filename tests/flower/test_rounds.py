@@ -335,7 +335,7 @@ def test_bits_go_by_what_was_measured(tmp_path):
     """A node whose answers take 25 s gets fewer bits, from the second round on."""
     run = config(tmp_path / "run", clients_per_round=3, **{"model.name": "resnet8"})
     for before, after in (
-        ("'uplink.bits=1'", "'uplink.bits={name=\"bandwidth\", deadline_seconds=20}'"),
+        ("'uplink.bits=1'", "uplink.bits=bandwidth uplink.bits.deadline_seconds=20"),
         (" rounds=3", " rounds=2 channels=measured"),
     ):
         run["overrides"] = run["overrides"].replace(before, after)
