@@ -21,6 +21,7 @@ NODE_KEYS = (
     "memory",  # a folder for what clients remember
     "device",
     "plan",  # a config that this node has agreed to, in place of the run's
+    "keys",  # a folder with its clients' keys for secure sums, and everybody's roster
     "warm",  # false: no process that stays up between messages
 )
 
@@ -48,6 +49,7 @@ class Home(NamedTuple):
     memory: str
     device: str
     plan: str
+    keys: str
 
     @classmethod
     def of(cls, node: Config) -> "Home":
@@ -67,6 +69,7 @@ class Home(NamedTuple):
             str(node.get("memory", "")),
             str(node.get("device", "auto")),
             str(node.get("plan", "")),
+            str(node.get("keys", "")),
         )
 
 

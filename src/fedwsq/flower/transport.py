@@ -17,7 +17,6 @@ from fedwsq.wire import Kind, kind_of
 PATIENCE_SECONDS = 3600.0  # for an answer, where no deadline says otherwise
 LOOK_SECONDS = 5.0  # how often new nodes are looked for while others work
 MAX_REASON = 500  # characters of what another machine says
-TYPES = {Kind.ORDER: MessageType.TRAIN, Kind.EVALUATE: MessageType.EVALUATE}
 
 
 class FlowerTransport:
@@ -67,7 +66,8 @@ class FlowerTransport:
             bodies = list(dict.fromkeys(order.body or body for order in orders))
             on = [bodies.index(order.body or body) for order in orders]
             request = Request(bodies, [order.head for order in orders], on, self.roster.format)
-            kind = TYPES[kind_of(orders[0].head)]
+            scoring = kind_of(orders[0].head) is Kind.EVALUATE
+            kind = MessageType.EVALUATE if scoring else MessageType.TRAIN
             waiting |= self.roster.push(node, kind, request, ttl, orders)
         return waiting
 
