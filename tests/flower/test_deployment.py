@@ -77,8 +77,12 @@ def test_nodes_with_their_own_data_give_the_weights_of_one_process(shards, tmp_p
     assert weights(tmp_path / "run") == alone.summary().weights
     assert [row["test_accuracy"] for row in found] == [r.test_accuracy for r in alone.records]
     assert "training.lr is 0.1 at the other end and 0.05 at this one" in log
-    print(traffic, [(row["uplink_bytes"], row["downlink_bytes"]) for row in found])
-    print(here.log("stranger"), here.log("doubter"))
+    assert "Failed to activate SuperNode" in here.log("stranger")
+    assert "Attempted to register SuperNode with public key" in here.log("superlink")
+    assert "SuperNode ID" not in here.log("doubter")  # which only the SuperLink could tell it
+    for counted, ours in (("inbound", "uplink_bytes"), ("outbound", "downlink_bytes")):
+        sent = sum(row[ours] for row in found)
+        assert sent < traffic[f"{counted}-bytes"] < 2 * sent + 100_000
 
 
 def kill(process):
