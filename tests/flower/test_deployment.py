@@ -20,9 +20,10 @@ from harness import gone, rows, tiny, who_is_stuck
 
 pytestmark = pytest.mark.flower
 CPU = torch.device("cpu")
-COMMON = {"data.clients": 3, "clients_per_round": 3, "uplink.codec": "danuq", "uplink.bits": 1}
-SPLIT = COMMON | {"data.partition": "iid"}
-OWN = COMMON | {"data.partition": "own"}
+COHORT = {"data.clients": 3, "clients_per_round": 3}
+SPLIT = COHORT | {"data.partition": "iid"}
+OWN = COHORT | {"data.partition": "own"}
+ONE_BIT = {"method": "fedwsq", "uplink.bits": 1}
 TINY = {"training.epochs": 1, "training.batches_per_epoch": 2}
 
 
@@ -49,10 +50,10 @@ def shards(tmp_path_factory):
 
 def test_nodes_with_their_own_data_give_the_weights_of_one_process(shards, tmp_path):
     """With TLS and authentication; a stranger, a doubter and one of another mind stay out."""
-    with Run.create(tiny(**SPLIT), tmp_path / "alone", workers=1) as alone:
+    with Run.create(tiny(**SPLIT, **ONE_BIT), tmp_path / "alone", workers=1) as alone:
         alone.go()
     other = tmp_path / "other.toml"
-    other.write_text(dump_plan(tiny(**OWN, **{"training.lr": 0.05})))
+    other.write_text(dump_plan(tiny(**OWN, **ONE_BIT, **{"training.lr": 0.05})))
     with deployed(tmp_path, tls=True) as here:
         here.superlink()
         for client in range(3):
@@ -65,7 +66,7 @@ def test_nodes_with_their_own_data_give_the_weights_of_one_process(shards, tmp_p
             method="fedwsq",
             bits=1,
             rounds=3,
-            overrides=words(TINY | {key: OWN[key] for key in OWN if "uplink" not in key}),
+            overrides=words(TINY | OWN),
             test_data="plan",
             out=str(tmp_path / "run"),
         )

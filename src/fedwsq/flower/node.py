@@ -134,6 +134,7 @@ class Node:
     def _serve(self, body: bytes | memoryview, order: Order) -> bytes:
         # Runs come and go on a node, and what clients remember of one is nothing to another.
         run = open_message(order.head).header.run
+        self.memory.mkdir(parents=True, exist_ok=True)
         self.site.store = ClientStore(self.memory / run.hex(), self.plan.checkpoint_every)
         return self.site.answer(body, order)
 
