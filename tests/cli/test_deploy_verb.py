@@ -68,6 +68,7 @@ def test_a_nodes_command(tmp_path):
         insecure=False,
         keys=None,
         memory=None,
+        keys=None,
     )
     words = node_command(args)
     assert words[0] == "flower-supernode"
