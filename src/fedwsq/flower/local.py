@@ -125,6 +125,9 @@ class Local:
             words.append("--insecure")
         config: dict[str, str | int] = {"client": node, "data": str(self.data(node))}
         config["memory"] = str(self._home(node) / "memory")
+        keys = self.keys / f"client-{node}"
+        if keys.exists():
+            config["keys"] = str(keys)
         return [*words, "--node-config", config_text(config)]
 
     def run(self) -> list[str]:
@@ -134,6 +137,11 @@ class Local:
     def data(self, node: int) -> Path:
         """The examples of one node; nobody else looks there."""
         return self._home(node) / "data.npz"
+
+    @property
+    def keys(self) -> Path:
+        """Those of secure sums, a folder for each node."""
+        return self.folder / "keys"
 
     def log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"

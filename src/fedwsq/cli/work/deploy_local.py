@@ -33,6 +33,10 @@ def local(args: argparse.Namespace) -> int:
     with saying(f"splitting {plan.data.load.name} over {args.nodes} nodes ..."):
         here.prepare({"config": _place(config), "overrides": overrides_of(words, plan)})
         write_shards(plan, [here.data(node) for node in range(args.nodes)])
+        if plan.uplink.secure and not here.keys.exists():
+            from fedwsq.secure.keys import write_keys  # an extra
+
+            write_keys(here.keys, args.nodes)
     print(f"{folder}: each node's examples, logs, and the run itself")
 
     try:
