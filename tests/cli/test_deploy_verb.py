@@ -68,7 +68,6 @@ def test_a_nodes_command(tmp_path):
         insecure=False,
         keys=None,
         memory=None,
-        keys=None,
     )
     words = node_command(args)
     assert words[0] == "flower-supernode"
