@@ -22,6 +22,7 @@ VERBS = (
     "compare",
     "table",
     "export",
+    "verify",
     "ls",
     "levels",
     "inspect",

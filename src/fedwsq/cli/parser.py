@@ -18,6 +18,7 @@ from fedwsq.cli import (
     run,
     sweep,
     table,
+    verify,
 )
 from fedwsq.core.errors import FedwsqError, disk_is_full
 from fedwsq.core.version import VERSION
@@ -31,6 +32,7 @@ VERBS = (
     table,
     report,
     export,
+    verify,
     ls,
     levels,
     inspect,
