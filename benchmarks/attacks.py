@@ -14,8 +14,10 @@ there is.
 
 import argparse
 import json
+import shutil
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -202,6 +204,9 @@ DEFENCES: dict[str, Settings] = {
     "krum": {"combine": "krum", "aggregation": "uniform"},
 }
 Cell = tuple[str, str]  # attack, defence
+# Runs that go on without an attacker: whether a model is lost for good.
+RECOVERING: tuple[Cell, ...] = (("update x -10", "defaults"), ("uncoded 1e4", "defaults"))
+RECOVERY = 20  # rounds
 
 
 def digits_cells() -> list[Cell]:
@@ -228,17 +233,35 @@ def run_cell(folder: Path, config: str, settings: Settings, attack: str) -> floa
     """The accuracy that a run ends with; None: it stopped."""
     backend = partial(Attacked, ATTACKS[attack])
     try:
-        if (folder / "config.toml").exists():
-            context = Run.resume(folder, workers=1, backend=backend)
+        if (folder / "summary.json").exists():
+            pass
+        elif (folder / "config.toml").exists():
+            finish(Run.resume(folder, workers=1, backend=backend))
         else:
             plan = load_plan(config, dict(settings))
-            context = Run.create(plan, folder, workers=1, backend=backend)
-        with context as run:
-            if not (folder / "summary.json").exists():
-                run.go()
+            finish(Run.create(plan, folder, workers=1, backend=backend))
     except FedwsqError as error:
         print(f"{folder.name}: stopped: {error}", flush=True)
         return None
+    return accuracy(folder)
+
+
+def recover(attacked: Path, folder: Path) -> float:
+    """The same run going on for some rounds in which nobody attacks."""
+    if not folder.exists():
+        shutil.copytree(attacked, folder)
+    honest_rounds = {"rounds": len(rows(attacked)) + RECOVERY}
+    if len(rows(folder)) < honest_rounds["rounds"]:
+        finish(Run.resume(folder, honest_rounds, workers=1))
+    return accuracy(folder)
+
+
+def finish(context: AbstractContextManager[Run]) -> None:
+    with context as run:
+        run.go()
+
+
+def accuracy(folder: Path) -> float:
     found = [row["test_accuracy"] for row in rows(folder) if row["test_accuracy"] is not None]
     return 100 * statistics.fmean(found[-LAST:])
 
@@ -255,8 +278,11 @@ def run_all(world: str, out: Path, data: str, seeds: Sequence[int]) -> Iterator[
                 settings |= {"data.root": data, "training.epochs": 1, "eval_every": 20}
                 settings["aggregation"] = "uniform"
             name = f"{attack} {defence} {seed}".replace(" ", "_").replace(",", "")
-            accuracy = run_cell(out / world / name, config, settings, attack)
-            row = {"attack": attack, "defence": defence, "seed": seed, "accuracy": accuracy}
+            folder = out / world / name
+            row = {"attack": attack, "defence": defence, "seed": seed}
+            row["accuracy"] = run_cell(folder, config, settings, attack)
+            if row["accuracy"] is not None and (attack, defence) in RECOVERING:
+                row["later"] = recover(folder, out / world / f"{name}_later")
             print(json.dumps(row), flush=True)
             yield row
 
@@ -267,6 +293,9 @@ def table(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     for row in found:
         cell = cells.setdefault(f"{row['attack']} | {row['defence']}", {"seeds": {}})
         cell["seeds"][str(row["seed"])] = row["accuracy"]
+        if "later" in row:
+            later = cell.setdefault(f"after {RECOVERY} honest rounds more", {})
+            later[str(row["seed"])] = round(row["later"], 2)
     for cell in cells.values():
         values = [value for value in cell["seeds"].values() if value is not None]
         cell["stopped"] = len(cell["seeds"]) - len(values)

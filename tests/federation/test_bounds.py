@@ -144,6 +144,7 @@ def test_a_mean_of_metrics_within_the_bound_is_the_plain_mean():
     assert bounded_mean(values) == math.fsum(values) / 4
     # The median is 1: a hundred at most.
     assert bounded_mean([1.0, 1.0, 1.0, 1e20]) == (3 + 100) / 4
+    assert bounded_mean([0.0, 0.0, 3.0]) == 1.0
 
 
 # Rounds, with real replies

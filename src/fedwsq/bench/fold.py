@@ -84,6 +84,7 @@ def fold(payload: bytes, line: Line, shared: Shared, sums: dict[str, Params]) ->
     """What a server does with a reply: all of it is read and checked before any of it counts."""
     message = decode(payload, line.schema, Kind.REPLY, RUN)
     line.check(message.packets, ("delta",), RATES)
+    line.extents(message.packets, shared, message.key)
     line.accumulate(message.packets, shared, message.key, sums, message.weight)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from fedwsq.cli import (
     bench,
     compare,
+    deploy,
     export,
     fetch,
     inspect,
@@ -38,6 +39,7 @@ VERBS = (
     inspect,
     fetch,
     partition,
+    deploy,
     bench,
 )
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedwsq.core.errors import MessageError
 from fedwsq.plan import Bounds
@@ -143,19 +144,22 @@ def _bounded(
     limit = factor * float(np.median(sizes[sizes > 0]))
     if before:
         limit = min(limit, MAX_LEAP * before)
-    return [
-        side if size <= limit else tuple(value * limit / size for value in side)
-        for side, size in zip(sides, sizes.tolist(), strict=True)
-    ]
+    bounded = []
+    for side, size in zip(sides, sizes.tolist(), strict=True):
+        if size > limit:
+            side = tuple(value * limit / size for value in side)
+        bounded.append(side)
+    return bounded
 
 
-def _root_mean_square(scales: np.typing.NDArray[np.float64]) -> np.typing.NDArray[np.float64]:
+def _root_mean_square(scales: NDArray[np.float64]) -> NDArray[np.float64]:
     """Of each row."""
-    found: np.typing.NDArray[np.float64] = np.sqrt(np.square(scales).mean(1))
+    found: NDArray[np.float64] = np.sqrt(np.square(scales).mean(1))
     return found
 
 
 def bounded_mean(values: Sequence[float]) -> float:
     """The mean, of values within `MAX_SPREAD` times the median magnitude."""
-    limit = MAX_SPREAD * statistics.median(map(abs, values))
+    # Of 0 nothing is a multiple.
+    limit = MAX_SPREAD * statistics.median(map(abs, values)) or math.inf
     return statistics.fmean(min(max(value, -limit), limit) for value in values)

@@ -137,10 +137,7 @@ class Fold:
         if before.usual.knows(sends):
             self.limits = limits(self.bounds, before.usual)
         self.folded = Folded({vector: zeros_like(before.params) for vector in sends})
-        self._sums: Sums | Stack = Sums(charter.uplink, self.folded.vectors)
-        combine = charter.plan.combine
-        if not isinstance(combine, Mean):
-            self._sums = Stack(charter.uplink, self.folded.vectors, combine, spool.folder)
+        self._sums = self._open_sums()
         self._turn = deque(assignments)
 
     def take(self, answer: Answer) -> None:
@@ -172,6 +169,14 @@ class Fold:
         if isinstance(self._sums, Stack) and self.folded.replies:
             self.folded.weight = 1.0  # they are one already, and there is nothing to divide
         return self.folded
+
+    def _open_sums(self) -> Sums | Stack:
+        """Where updates go: a mean can be added up, anything else needs all of them."""
+        uplink = self.charter.uplink
+        combine = self.charter.plan.combine
+        if isinstance(combine, Mean):
+            return Sums(uplink, self.folded.vectors)
+        return Stack(uplink, self.folded.vectors, combine, self.spool.folder)
 
     def _has_answered(self, client: int) -> bool:
         return client in self.spool or client in self.folded.failures
@@ -220,16 +225,7 @@ class Fold:
             folded.failures[client] = "it lost its memory of earlier rounds and starts anew"
             return
 
-        certain = self.assignments[client].certain
-        examples = seen.examples if certain else min(seen.examples, most.examples)
-        weight = WEIGH[self.charter.plan.aggregation](examples, message.error)
-        known = examples if certain else 0.0
-        factors = {vector: most.factor(vector, norm, known) for vector, norm in seen.norms.items()}
-        for vector, factor in factors.items():
-            packets = {vector: message.packets[vector]}
-            self._sums.add(packets, self.shared, message.key, weight * factor)
-        folded.weight += weight
-        folded.clipped += min(factors.values()) < 1
+        self._count(message, seen, most)
         folded.seen.append(seen)
         folded.float32_bytes += float32_bytes(message, self.charter.schema)
         folded.digests.append(reply_digest(message))
@@ -237,6 +233,21 @@ class Fold:
         message.packets.clear()  # it is our own, and has done its work
         folded.replies.append(message)
         folded.seconds += time.perf_counter() - began
+
+    def _count(self, message: Message, seen: Seen, most: Limits) -> None:
+        """Add an update with its weight, and for less where it is too long."""
+        certain = self.assignments[message.key.client].certain
+        examples = seen.examples if certain else min(seen.examples, most.examples)
+        weight = WEIGH[self.charter.plan.aggregation](examples, message.error)
+        self.folded.weight += weight
+        known = examples if certain else 0.0
+        shortest = 1.0
+        for vector, norm in seen.norms.items():
+            factor = most.factor(vector, norm, known)
+            shortest = min(shortest, factor)
+            packets = {vector: message.packets[vector]}
+            self._sums.add(packets, self.shared, message.key, weight * factor)
+        self.folded.clipped += shortest < 1
 
     def _read(self, payload: bytes, asked: Assignment) -> Reply:
         """A reply to this very order with nothing beyond reason in it, or `MessageError`."""

@@ -7,6 +7,8 @@ from typing import IO
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from fedwsq.core.seeds import numpy_rng
 from fedwsq.core.types import Key, Vectors
@@ -37,8 +39,7 @@ class Stack:
         self._key = key
         for vector, tensors in self.line.receive(packets, shared, key).items():
             for x in tensors.values():
-                values = x.mul_(weight) if weight != 1 else x
-                self._files[vector].write(values.numpy().tobytes())
+                self._files[vector].write(x.mul_(weight).numpy().tobytes())
             self._rows[vector] += 1
 
     def settle(self) -> None:
@@ -51,8 +52,15 @@ class Stack:
     def _merge(self, vector: str, file: IO[bytes]) -> None:
         surveys = [self.combine.survey(block) for block in self._blocks(vector, file)]
         known = np.add.reduce(surveys)
-        merged = [self.combine.merge(block, known) for block in self._blocks(vector, file)]
-        whole = torch.from_numpy(np.concatenate(merged))
+        whole = np.empty(self.line.schema.elements, np.float32)
+        at = 0
+        for block in self._blocks(vector, file):
+            merged = self.combine.merge(block, known)
+            whole[at : at + len(merged)] = merged
+            at += len(merged)
+        self._put(vector, torch.from_numpy(whole))
+
+    def _put(self, vector: str, whole: Tensor) -> None:
         at = 0
         for name in self.line.schema.names:
             into = self.vectors[vector][name]
@@ -75,7 +83,7 @@ class Stack:
                 block = np.stack([block[each].mean(0) for each in buckets])
             yield block
 
-    def _buckets(self, rows: int) -> list[np.typing.NDArray[np.intp]]:
+    def _buckets(self, rows: int) -> list[NDArray[np.intp]]:
         """Who is averaged with whom: drawn anew in every round, the same if it is run again."""
         rng = numpy_rng(self._key.seed, "buckets", self._key.round)
         order = rng.permutation(rows)

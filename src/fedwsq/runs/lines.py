@@ -24,6 +24,8 @@ def short(record: RoundRecord) -> str:
     text += f"up {human_bytes(record.uplink_bytes)}, down {human_bytes(record.downlink_bytes)}"
     if record.failed:
         text += f", {record.failed} failed"
+    if record.clipped:
+        text += f", {record.clipped} clipped"
     return text
 
 
