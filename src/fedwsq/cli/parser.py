@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from fedwsq.cli import (
+    analyze,
     bench,
     compare,
     deploy,
@@ -32,6 +33,7 @@ VERBS = (
     compare,
     table,
     report,
+    analyze,
     export,
     verify,
     ls,
