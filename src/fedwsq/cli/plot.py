@@ -16,7 +16,7 @@ def blank(path: Path, width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("--plot needs an extra: pip install 'fedwsq[report]'") from None
+        raise ConfigError("drawing needs an extra: pip install 'fedwsq[report]'") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     if _kind(path) not in figure.canvas.get_supported_filetypes():
         raise ConfigError(f"cannot draw {path}: its name must end in .png, .pdf or .svg")
