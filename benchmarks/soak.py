@@ -1,6 +1,7 @@
 """A long run under faults at stated rates, judged after every round.
 
     python benchmarks/soak.py --minutes 30 --json benchmarks/results/soak.json
+    python benchmarks/soak.py --rounds 50 --life 5 15
 
 A tiny model, 20 clients, 6 a round, 2 workers. Replies are dropped, delayed, repeated, damaged and
 forged, workers are killed and stopped (rates in `soak_weather.py`); after some hundred rounds the
@@ -35,7 +36,6 @@ from script import Row, parser, rows
 from soak_weather import REPLY_RATES, ROUND_RATES, SETTINGS, read_judged
 
 SCRIPT = Path(__file__).with_name("soak_run.py")
-LIFE_ROUNDS = (30, 400)  # before the server is killed or its disk is full
 FULL_DISKS = 0.3  # of all ends of a server; the others are SIGKILL
 WARM_UP_ROUNDS = 30
 LONG_ENOUGH = 100  # rounds of a life from which growth can be told
@@ -55,13 +55,16 @@ class Soak:
     folder: Path
     judged: Path
     can_fill: bool
+    rounds: int  # to judge, at most
+    life: Sequence[int]  # rounds before the server is killed or its disk is full, from and to
     dice: random.Random = field(default_factory=lambda: random.Random(0))
     ends: Counter[str] = field(default_factory=Counter)
 
     def go(self, minutes: float) -> None:
         end = time.monotonic() + 60 * minutes
         life = 0
-        while time.monotonic() < end:
+        judged = 0
+        while time.monotonic() < end and judged < self.rounds:
             life += 1
             self._live(life, end)
             judged = len(read_judged(self.judged))
@@ -69,7 +72,7 @@ class Soak:
 
     def _live(self, life: int, end: float) -> None:
         """Start the server, let it run for some rounds, and end it."""
-        rounds = self.dice.randint(*LIFE_ROUNDS)
+        rounds = self.dice.randint(*self.life)
         fill = self.dice.random() < FULL_DISKS and self.can_fill
         with tempfile.TemporaryFile("w+") as said:
             words = [str(self.folder), str(life), str(self.judged)]
@@ -200,7 +203,7 @@ def complaints(found: Row, rounds: list[Row]) -> list[str]:
 
 
 def soak(folder: Path, judged: Path, args: argparse.Namespace) -> int:
-    soaking = Soak(folder, judged, can_fill=bool(args.inside))
+    soaking = Soak(folder, judged, bool(args.inside), args.rounds, args.life)
     began = time.time()
     wrong = []
     try:
@@ -208,15 +211,15 @@ def soak(folder: Path, judged: Path, args: argparse.Namespace) -> int:
     except Failed as failed:
         wrong.append(str(failed))
     lines = read_judged(judged)
-    rounds = rows(folder / "run")
-    found = summary(lines, rounds, soaking.ends)
-    wrong += complaints(found, rounds)
+    rounds = rows(folder / "run") if lines else []
+    found = summary(lines, rounds, soaking.ends) if lines else {"rounds_judged": 0}
+    wrong += complaints(found, rounds) if lines else ["no round was judged in this time"]
     result = {
         "minutes": (time.time() - began) / 60,
         "verdict": wrong or "all rounds right, nothing grows",
         **found,
         "rates": {"of a reply": REPLY_RATES, "of a round": ROUND_RATES},
-        "rounds_of_a_life": LIFE_ROUNDS,
+        "rounds_of_a_life": args.life,
         "disk_filled_for_real": bool(args.inside),
         "settings": SETTINGS,
         "torch": version("torch"),
@@ -244,6 +247,15 @@ def on_a_small_disk(folder: str) -> int | None:
 def main() -> int:
     options = parser(__doc__)
     options.add_argument("--minutes", type=float, default=30.0)
+    options.add_argument("--rounds", type=int, default=10**6, metavar="N", help="at most")
+    options.add_argument(
+        "--life",
+        type=int,
+        nargs=2,
+        default=[30, 400],
+        metavar=("FROM", "TO"),
+        help="rounds before the server is killed or its disk is full",
+    )
     options.add_argument("--json", type=Path, metavar="FILE")
     options.add_argument("--inside", metavar="DISK", help=argparse.SUPPRESS)
     args = options.parse_args()

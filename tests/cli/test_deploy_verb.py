@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+import tomllib
 from argparse import Namespace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fedwsq.cli import main
 from fedwsq.cli.work.deploy import node_command
 from fedwsq.cli.work.deploy_local import overrides_of, split_plan
 from fedwsq.core.errors import ConfigError
-from fedwsq.flower.local import Local, config_text
+from fedwsq.flower.local import APP, Local, config_text
 
 WITHOUT_FLOWER = """
 import sys
@@ -65,6 +66,7 @@ def test_a_nodes_command(tmp_path):
         ca=Path("ca.crt"),
         key=Path("key"),
         insecure=False,
+        keys=None,
         memory=None,
     )
     words = node_command(args)
@@ -101,6 +103,13 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(words, reason, in_empty_fo
     assert not list(in_empty_folder.iterdir())
 
 
+def test_a_folder_with_other_things_is_left_alone(in_empty_folder, capsys):
+    (in_empty_folder / "mine").touch()
+    assert main(["deploy", "local", "--out", "."]) == 2
+    assert "holds other things; choose a new folder" in capsys.readouterr().err
+    assert [path.name for path in in_empty_folder.iterdir()] == ["mine"]
+
+
 def test_nodes_are_told_the_users_settings_but_the_split():
     words = ["method=fedavg", "data.partition.alpha=0.1", "uplink.codec={ name = 'ecq' }"]
     plan = split_plan("quickstart", words, 4)
@@ -128,3 +137,9 @@ def test_a_runs_config_is_read_by_flower_as_it_was_meant(tmp_path):
     here.prepare(told)
     found = parse_config_args([here.run()[-1]])
     assert found == {**told, "test-data": "plan", "out": str(tmp_path / "run")}
+
+
+def test_the_app_takes_what_the_example_takes():
+    example = Path(__file__).parents[2] / "examples" / "flower" / "pyproject.toml"
+    theirs, ours = tomllib.loads(example.read_text()), tomllib.loads(APP)
+    assert theirs["tool"]["flwr"] == ours["tool"]["flwr"]

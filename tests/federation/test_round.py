@@ -14,7 +14,7 @@ from fedwsq.algorithms import FedAvg
 from fedwsq.core.errors import RunError
 from fedwsq.core.seeds import derive
 from fedwsq.core.tree import fingerprint, scale
-from fedwsq.core.types import Key
+from fedwsq.core.types import Channel, Key
 from fedwsq.data import Split
 from fedwsq.federation import server as server_module
 from fedwsq.federation.fold import MAX_FOREIGN
@@ -577,3 +577,16 @@ def test_the_scale_ratio_of_a_round_is_the_median_over_its_tensors():
         assert record.scale_ratios[name] == pytest.approx(ratios[-1], rel=1e-6)
     assert len(ratios) == len(record.scale_ratios) > 2
     assert record.scale_ratio == pytest.approx(statistics.median(ratios), rel=1e-6)
+
+
+def test_rounds_are_drawn_from_those_that_are_there():
+    """All of them: the draw of a server that does not ask. Fewer than a round wants: all those."""
+    simulation = simulate(tiny())
+    plain = simulation.server(simulation.serial(CPU))
+    drawn = plain.sample(1)
+    for present, expected in ((range(10), drawn), ([1, 8], {1: None, 8: None})):
+        census = replace(simulation.census, present=functools.partial(list, present))
+        assert replace(plain, census=census).sample(1) == expected
+    measured = Channel(1.0, 2.0, 3.0, 4.0)
+    census = replace(simulation.census, present=lambda: [1, 5], channel={5: measured}.get)
+    assert replace(plain, census=census).sample(1) == {1: None, 5: measured}

@@ -1,8 +1,6 @@
 """A real deployment on loopback: a SuperLink, SuperNodes and `flwr run`, each its own process."""
 
 import contextlib
-import datetime
-import ipaddress
 import json
 import os
 import re
@@ -13,17 +11,8 @@ import time
 from pathlib import Path
 
 import psutil
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-)
-from cryptography.x509.oid import NameOID
 
+from fedwsq.flower.certificates import write_certificates, write_node_key
 from harness import PATIENCE_SECONDS, TESTS, gone, wait_until
 
 APP = TESTS.parent / "examples" / "flower"
@@ -55,7 +44,7 @@ class Deployment:
         }
         self.started = []
         if tls:
-            write_certificates(folder)
+            write_certificates(folder, [], 1)
         where = "insecure = true"
         if tls:
             where = f'root-certificates = "{folder / "ca.crt"}"'
@@ -66,6 +55,8 @@ class Deployment:
 
     def superlink(self):
         words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        # Started again it knows its nodes again, which would leave it otherwise.
+        words += ["--database", self.folder / "state.db"]
         if self.tls:
             words += ["--ssl-ca-certfile", self.folder / "ca.crt"]
             words += ["--ssl-certfile", self.folder / "server.pem"]
@@ -83,7 +74,7 @@ class Deployment:
         if self.tls:
             key = self.folder / f"key-{name}"
             if not key.exists():
-                write_key(key)
+                write_node_key(key)
                 if register:
                     self.flwr("supernode", "register", f"{key}.pub", "here")
             words += ["--auth-supernode-private-key", key]
@@ -204,44 +195,3 @@ def free_port():
 def listens(port):
     with socket.socket() as line:
         return line.connect_ex(("127.0.0.1", port)) == 0
-
-
-def write_key(path):
-    """A node's key pair, as `ssh-keygen -t ecdsa -b 384` writes it."""
-    key = ec.generate_private_key(ec.SECP384R1())
-    secret = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
-    path.write_bytes(secret)
-    path.chmod(0o600)
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    path.with_name(f"{path.name}.pub").write_bytes(public)
-
-
-def write_certificates(folder):
-    """A certificate authority of a day, and a server's certificate for 127.0.0.1."""
-    authority = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests")])
-    certificate = signed(name, authority.public_key(), name, authority, authority=True)
-    (folder / "ca.crt").write_bytes(certificate)
-    key = ec.generate_private_key(ec.SECP256R1())
-    server = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    (folder / "server.pem").write_bytes(signed(server, key.public_key(), name, authority))
-    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (folder / "server.key").write_bytes(secret)
-
-
-def signed(subject, public, issuer, key, authority=False):
-    now = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(authority, None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return certificate.public_bytes(Encoding.PEM)

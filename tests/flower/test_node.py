@@ -130,7 +130,7 @@ def test_formats_are_read_as_written():
 def test_messages_come_out_as_they_went_in():
     request = Request([b"", b"body" * 100], [b"head", b"other"], [1, 0], "format")
     assert read_request(write_request(request)) == request
-    response = Response([b"payload", b""], ["", "battery"], [3, 4], 0.5)
+    response = Response([b"payload", b""], ["", "battery"], [3, 4], 1.5, 2.5)
     assert read_response(write_response(response)) == response
 
 
@@ -141,7 +141,11 @@ def test_messages_come_out_as_they_went_in():
         ({"reasons": [1, 2]}, "reasons is"),
         ({"clients": ["a"]}, "clients is"),
         ({"clients": 5}, "clients is 5"),
-        ({"seconds": "long"}, "2 payloads and 2 reasons"),
+        ({"times": ["long", "ago"]}, "times is"),
+        ({"times": [1.0]}, "times"),
+        ({"times": [2.0, 1.0]}, "times"),
+        ({"times": [0.0, float("nan")]}, "times"),
+        ({"times": [0.0, float("inf")]}, "times"),
     ],
 )
 def test_a_response_that_makes_no_sense_is_refused(changes, why):

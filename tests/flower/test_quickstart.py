@@ -1,84 +1,67 @@
 """The example with the two lines, through a real SuperLink and real SuperNodes."""
 
-import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg
+from in_process import InProcess
 
-from fedwsq.flower.children import Children
-from fedwsq.flower.local import SETTINGS, free_ports, listens
+import fedwsq
+from fedwsq.core.threads import one_thread
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
-APP = ROOT / "examples" / "flower_quickstart"
-WAIT_SECONDS = 600
-
-
-class Federation:
-    """A SuperLink with two nodes."""
-
-    def __init__(self, folder, children, environment):
-        self.folder = folder
-        self.environment = environment
-        link, *nodes = free_ports(3)
-        (folder / "config.toml").write_text(
-            '[superlink]\ndefault = "here"\n'
-            f'[superlink.here]\naddress = "127.0.0.1:{link}"\ninsecure = true\n'
-        )
-        words = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(link)]
-        children.start("superlink", words, folder / "superlink.log")
-        end = time.monotonic() + WAIT_SECONDS
-        while not listens(link):
-            assert time.monotonic() < end
-            time.sleep(0.1)
-        for number, port in enumerate(nodes):
-            words = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{link}"]
-            words += ["--port", str(port)]
-            words += ["--node-config", f"partition-id={number} num-partitions=2"]
-            children.start(f"node-{number}", words, folder / f"node-{number}.log")
-
-    def flwr(self, *words):
-        done = subprocess.run(
-            ["flwr", *words],
-            env=self.environment,
-            cwd=self.folder,
-            capture_output=True,
-            text=True,
-            timeout=WAIT_SECONDS,
-            check=True,
-        )
-        return done.stdout
-
-    def traffic(self, config):
-        """What a run sent up and down, as the SuperLink counts it, and what it printed."""
-        printed = self.flwr("run", str(APP), "here", "--stream", "-c", config)
-        # The last run comes first.
-        run = json.loads(self.flwr("list", "here", "--format", "json"))["runs"][0]
-        assert run["status"] == "finished:completed", printed
-        traffic = run["network-traffic"]
-        return traffic["inbound-bytes"], traffic["outbound-bytes"], printed
+SCRIPT = ROOT / "benchmarks" / "flower_quickstart.py"
 
 
 def test_two_lines_and_the_traffic_falls(tmp_path):
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, **SETTINGS, "FLWR_HOME": str(tmp_path), "PATH": path}
-    environment["PYTHONPATH"] = str(ROOT / "src")
-    environment["OMP_NUM_THREADS"] = "1"  # more processes than cores as it is
-    common = "num-nodes=2 num-server-rounds=1"
-    with Children(environment) as children:
-        federation = Federation(tmp_path, children, environment)
-        up, down, printed = federation.traffic(f"{common} bits=0.0 down-bits=0.0")
-        few_up, few_down, also_printed = federation.traffic(f"{common} bits=1.0 down-bits=4.0")
-        everything = psutil.Process().children(recursive=True)
-    for text in (printed, also_printed):
-        assert "aggregate_train: Received 2 results and 0 failures" in text
-        assert "aggregate_evaluate: Received 2 results and 0 failures" in text
-    assert up > 25 * few_up
-    assert down > 7 * few_down
-    assert everything
-    assert not any(process.is_running() for process in everything)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, SCRIPT, "--nodes", "2", "--rounds", "1", "0:0", "1:4"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    plain, few = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()[2:]
+    ]
+    assert plain[:2] == ["32", "32"]
+    assert few[:2] == ["1", "4"]
+    _, _, _, fewer_up, _, fewer_down, accuracy = map(float, (x.replace(",", "") for x in few))
+    assert fewer_up > 25
+    assert fewer_down > 7
+    assert accuracy > 0.2  # a tenth is what a guess has
+
+    # Whatever was started knew this folder.
+    told = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    assert not [words for words in told if str(tmp_path) in words]
+
+
+def test_accuracy_stays(monkeypatch):
+    """Twelve rounds of the same apps, without their processes."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples" / "flower_quickstart"))
+    from digits_app.client_app import app
+    from digits_app.server_app import evaluate
+    from digits_app.task import Net
+
+    def accuracy(compressed):
+        torch.manual_seed(0)
+        grid = InProcess(dict.fromkeys(range(3), app))
+        for node, context in grid.contexts.items():
+            context.node_config = {"partition-id": node, "num-partitions": 3}
+            context.run_config = {"local-epochs": 2, "learning-rate": 0.05}
+        strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)
+        if compressed:
+            strategy = fedwsq.flower.compress(strategy, "danuq", bits=1, down_bits=4)
+        start = ArrayRecord(Net().state_dict())
+        found = strategy.start(grid, start, num_rounds=12, evaluate_fn=evaluate)
+        return found.evaluate_metrics_serverapp[12]["test-accuracy"]
+
+    with one_thread():
+        plain = accuracy(compressed=False)
+        compressed = accuracy(compressed=True)
+    assert plain > 0.95
+    assert compressed > plain - 0.02

@@ -28,6 +28,7 @@ from fedwsq.core.threads import one_thread
 from fedwsq.federation.owners import Batch
 from fedwsq.models import bake
 from fedwsq.models.part import trainable
+from fedwsq.models.standardize import WSLayer
 from fedwsq.training.losses import Criterion
 
 Vector: TypeAlias = NDArray[np.float64]
@@ -40,9 +41,13 @@ def analyze(subject: Subject, options: Options) -> Found:
     found: Found = {"examples": options.examples, "tolerance": options.tolerance}
     batches = list(subject.training_batches(options))
     criterion = subject.plan.training.criterion
+    raw = subject.network()
     plain = bake(subject.network())
-    networks = {"raw": subject.network(), "effective": plain, "relative": plain}
+    networks = {"raw": raw, "effective": plain, "relative": plain}
     for coordinates, network in networks.items():
+        if coordinates == "effective" and not is_standardized(raw):
+            found["effective"] = found["raw"]  # a plain model computes with what it trains
+            continue
         options.note(f"{subject.name}: hessian, {coordinates} coordinates")
         curvature = Curvature(network, criterion, batches)
         product: Product = curvature.product
@@ -51,6 +56,10 @@ def analyze(subject: Subject, options: Options) -> Found:
         top = top_eigenvalues(product, curvature.size, options)
         found[coordinates] = top.as_json()
     return found
+
+
+def is_standardized(network: nn.Module) -> bool:
+    return any(isinstance(layer, WSLayer) for layer in network.modules())
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fedwsq.analysis.subject import Found
+from fedwsq.codecs.levels import levels
 
 Results: TypeAlias = Mapping[str, Found]  # by run
 Draw: TypeAlias = Callable[[Any, Results], None]
@@ -56,6 +57,7 @@ def draw_updates(figure: Any, results: Results) -> None:
         quantiles.plot(found["normal_quantiles"], mean, ".", label=name)
     x = np.linspace(-4, 4, 200)
     histogram.plot(x, np.exp(-x * x / 2) / np.sqrt(2 * np.pi), "k--", linewidth=1, label="N(0, 1)")
+    histogram.vlines(levels(4), 1e-5, 3e-5, color="0.5", label="DANUQ's 4-bit levels")
     histogram.set(xlabel="update / std", ylabel="density", yscale="log", ylim=(1e-5, None))
     quantiles.plot([-3, 3], [-3, 3], "k--", linewidth=1)
     quantiles.set(xlabel="quantile of N(0, 1)", ylabel="quantile of updates")

@@ -18,10 +18,8 @@ from fedwsq.data.batches import normalize
 from fedwsq.federation.owners import Batch
 from fedwsq.federation.server import Snapshot
 from fedwsq.federation.simulation import Simulation, simulate
-from fedwsq.plan import Plan
+from fedwsq.plan import Plan, load_plan
 from fedwsq.runs.checkpoint import load_snapshot
-from fedwsq.runs.manifest import read_manifest
-from fedwsq.runs.run import read_plan
 from fedwsq.training.local import load
 
 BATCH = 250  # examples differentiated at once
@@ -102,6 +100,7 @@ Analysis: TypeAlias = Callable[[Subject, Options], Found]
 
 def open_run(folder: Path) -> Subject:
     """The run in a directory, with the model of its last checkpoint."""
-    plan = read_plan(folder, read_manifest(folder))
+    # A run of another version has another digest of its config, and can be looked at all the same.
+    plan = load_plan(folder / "config.toml")
     snapshot, _ = load_snapshot(folder / "checkpoints")
     return Subject(folder, simulate(plan), snapshot)

@@ -15,7 +15,7 @@ from fedwsq.core.errors import ConfigError, DataError, MessageError
 from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
 from fedwsq.core.tree import fingerprint, shapes
-from fedwsq.core.types import Params
+from fedwsq.core.types import Channel, Params
 from fedwsq.data import Dataset, Examples, Split
 from fedwsq.data.batches import normalize
 from fedwsq.models import check_model, frozen, load_weights, train_only, trainable
@@ -210,6 +210,7 @@ class Census:
     label_counts: Callable[[], Tensor | None] = lambda: None  # [clients, classes]
     # Who could take part now, in ascending order; None: all of them, always.
     present: Callable[[], Sequence[int] | None] = lambda: None
+    channel: Callable[[int], Channel | None] = lambda client: None  # as measured
 
 
 class Batch(NamedTuple):

@@ -137,7 +137,11 @@ class Server:
         if there is None:
             there = range(self.plan.data.clients)
         clients = sample(there, min(self.plan.clients_per_round, len(there)), seed)
-        return {c: self.plan.channels(Key(self.plan.seed, number, c)) for c in clients}
+        return {c: self.channel(Key(self.plan.seed, number, c)) for c in clients}
+
+    def channel(self, key: Key) -> Channel | None:
+        """As measured, or else as the plan says."""
+        return self.census.channel(key.client) or self.plan.channels(key)
 
     def broadcast(self, before: Snapshot, number: int) -> Broadcast:
         """What all clients of the round receive: the algorithm's vectors and the shared scales."""

@@ -46,7 +46,7 @@ class OnFlower:
         roster = self.roster
         own = self.data.census
         told = Census(roster.examples, label_counts=roster.label_counts)
-        return replace(own or told, present=roster.present)
+        return replace(own or told, present=roster.present, channel=roster.channel)
 
     def try_out(self) -> None:
         """The examples are elsewhere; what can be told here is whether there is a model."""

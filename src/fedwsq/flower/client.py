@@ -8,6 +8,7 @@ on.
 
 import os
 import sys
+import time
 from pathlib import Path
 
 from flwr.app import Context, Message
@@ -27,15 +28,17 @@ def client_app() -> ClientApp:
 
 
 def answer(message: Message, context: Context) -> Message:
+    began = time.time()
     request = read_request(message.content)
     response = answer_request(context.run_config, context.node_config, request)
-    return Message(write_response(response), reply_to=message)
+    timed = response._replace(began=began, ended=time.time())
+    return Message(write_response(timed), reply_to=message)
 
 
 def answer_request(run: Config, node: Config, request: Request) -> Response:
     # A simulation's processes stay up by themselves.
-    deployed = Path(sys.argv[0]).name == "flwr-clientapp"
-    if deployed and hasattr(os, "pidfd_open"):
+    deployed = Path(sys.argv[0]).name == "flwr-clientapp" and hasattr(os, "pidfd_open")
+    if deployed and node.get("warm", True):
         return ask(run, node, request)
     from fedwsq.flower.node import serve
 

@@ -14,6 +14,7 @@ from fedwsq.flower.plain import Malformed, Request, Response
 STYPE = "fedwsq"
 WORK = "fedwsq.work"
 BYTES = "fedwsq.bytes"
+LAST_TIME = 1e11  # seconds since 1970: some thousand years from now
 T = TypeVar("T")
 
 
@@ -38,7 +39,7 @@ def write_response(response: Response) -> RecordDict:
     work = ConfigRecord()
     work["reasons"] = list(response.reasons)
     work["clients"] = list(response.clients)
-    work["seconds"] = response.seconds
+    work["times"] = [response.began, response.ended]
     return RecordDict({WORK: work, BYTES: _arrays(response.payloads)})
 
 
@@ -46,10 +47,12 @@ def read_response(content: RecordDict) -> Response:
     work, payloads = _parts(content)
     reasons = _list(work, "reasons", str)
     clients = _list(work, "clients", int)
-    seconds = work.get("seconds")
-    if len(reasons) != len(payloads) or not isinstance(seconds, float):
+    times = _list(work, "times", float)
+    if len(reasons) != len(payloads):
         raise Malformed(f"{len(payloads)} payloads and {len(reasons)} reasons")
-    return Response(payloads, reasons, clients, seconds)
+    if len(times) != 2 or not 0 <= times[0] <= times[1] <= LAST_TIME:  # NaN fails too
+        raise Malformed(f"times {times}, must be when it began and when it ended")
+    return Response(payloads, reasons, clients, *times)
 
 
 def _arrays(blobs: Sequence[bytes]) -> ArrayRecord:

@@ -49,7 +49,7 @@ class CompressedGrid(Grid):
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         replies = self._restored(self._grid.pull_messages(message_ids), self._waiting)
         for reply in replies:
-            del self._waiting[reply.metadata.reply_to_message_id]
+            self._waiting.pop(reply.metadata.reply_to_message_id, None)
         return replies
 
     def send_and_receive(

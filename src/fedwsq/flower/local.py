@@ -21,6 +21,7 @@ from fedwsq.flower.certificates import (
 
 CONNECTION = "deploy"  # the SuperLink's name in Flower's configuration
 HERE = "127.0.0.1"
+RUN_CONFIG = "run.toml"
 CERTIFICATE_DAYS = 30
 # What every process of it is told.
 SETTINGS = {
@@ -125,15 +126,23 @@ class Local:
             words.append("--insecure")
         config: dict[str, str | int] = {"client": node, "data": str(self.data(node))}
         config["memory"] = str(self._home(node) / "memory")
+        keys = self.keys / f"client-{node}"
+        if keys.exists():
+            config["keys"] = str(keys)
         return [*words, "--node-config", config_text(config)]
 
     def run(self) -> list[str]:
         app = str(self.folder / "app")
-        return ["flwr", "run", app, CONNECTION, "--stream", "-c", str(self.folder / "run.toml")]
+        return ["flwr", "run", app, CONNECTION, "--stream", "-c", str(self.folder / RUN_CONFIG)]
 
     def data(self, node: int) -> Path:
         """The examples of one node; nobody else looks there."""
         return self._home(node) / "data.npz"
+
+    @property
+    def keys(self) -> Path:
+        """Those of secure sums, a folder for each node."""
+        return self.folder / "keys"
 
     def log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
@@ -154,7 +163,7 @@ class Local:
         (self.folder / "flower" / "config.toml").write_text(self._connection())
         # As a file: on a command line Flower takes no value with quotes of both kinds.
         whole = {**config, "test-data": "plan", "out": str(self.run_folder)}
-        (self.folder / "run.toml").write_bytes(tomli_w.dumps(whole).encode())
+        (self.folder / RUN_CONFIG).write_bytes(tomli_w.dumps(whole).encode())
         for node in range(self.nodes):
             self.data(node).parent.mkdir(parents=True, exist_ok=True)
 

@@ -60,7 +60,7 @@ def _pack(content: RecordDict, received: dict[str, Params], wish: Wish, context:
     """Put packed updates in place of the arrays that an app returns."""
     for name, record in list(content.array_records.items()):
         tensors = tensors_of(record)
-        base = None if tensors is None else _base(name, tensors, received)
+        base = _base(name, tensors, received)
         if tensors is None or base is None:
             log.warning("%r travels as it is: no arrays of its names and shapes came in", name)
             continue
@@ -68,8 +68,10 @@ def _pack(content: RecordDict, received: dict[str, Params], wish: Wish, context:
         content[name] = sealed(base, _compressed(name, update, wish, context))
 
 
-def _base(name: str, tensors: Params, received: dict[str, Params]) -> str | None:
+def _base(name: str, tensors: Params | None, received: dict[str, Params]) -> str | None:
     """The record that came with the same names and shapes; that of the same name first."""
+    if tensors is None:
+        return None
     for candidate in (name, *received):
         if candidate in received and shapes_of(received[candidate]) == shapes_of(tensors):
             return candidate

@@ -3,12 +3,14 @@
 import functools
 import json
 import os
-import time
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import torch
 
 from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.core.types import Key
@@ -20,7 +22,7 @@ from fedwsq.federation.simulation import simulate
 from fedwsq.federation.site import Site
 from fedwsq.flower.plain import Config, Request, Response, refusal
 from fedwsq.flower.settings import OWN, Home, plan_of, read_format, with_data
-from fedwsq.plan import load_plan
+from fedwsq.plan import dump_plan, load_plan, make_plan
 from fedwsq.runs.backend import resolve_device
 from fedwsq.training.precision import resolve_precision
 from fedwsq.transports import Answer, Failure, Order, attempt
@@ -46,7 +48,6 @@ class Node:
         self.memory = Path(self.home.memory or default_memory()).expanduser()
 
     def answer(self, request: Request) -> Response:
-        began = time.perf_counter()
         clients: Sequence[int] = ()
         if any(kind_of(head) is Kind.HELLO for head in request.heads):
             clients = self.clients
@@ -56,7 +57,7 @@ class Node:
             answers = [self._work(request.bodies[number], head) for head, number in pairs]
         payloads = [b"" if isinstance(answer, Failure) else answer.payload for answer in answers]
         reasons = [answer.reason if isinstance(answer, Failure) else "" for answer in answers]
-        return Response(payloads, reasons, clients, time.perf_counter() - began)
+        return Response(payloads, reasons, clients)
 
     @cached_property
     def clients(self) -> Sequence[int]:
@@ -106,7 +107,7 @@ class Node:
                 "the node has data of its own, but the plan splits a data set over its clients; "
                 "run it with data.partition=own"
             )
-        return simulate(self.plan).site(self.device)
+        return simulated_site(dump_plan(self.plan), str(self.device))
 
     def _own_site(self) -> Site:
         if not self.home.data:
@@ -133,6 +134,7 @@ class Node:
     def _serve(self, body: bytes | memoryview, order: Order) -> bytes:
         # Runs come and go on a node, and what clients remember of one is nothing to another.
         run = open_message(order.head).header.run
+        self.memory.mkdir(parents=True, exist_ok=True)
         self.site.store = ClientStore(self.memory / run.hex(), self.plan.checkpoint_every)
         return self.site.answer(body, order)
 
@@ -150,6 +152,12 @@ def own_format(dataset: Dataset, agreed: ExampleFormat) -> ExampleFormat:
 
 def default_memory() -> Path:
     return Path(os.environ.get("FLWR_HOME") or "~/.flwr") / "fedwsq"
+
+
+@functools.lru_cache(maxsize=1)
+def simulated_site(plan: str, device: str) -> Site:
+    """All clients of a simulation: Flower's has many nodes in one process, which share it."""
+    return simulate(make_plan(tomllib.loads(plan))).site(torch.device(device))
 
 
 @functools.lru_cache(maxsize=1)

@@ -25,7 +25,8 @@ class Response(NamedTuple):
     payloads: Sequence[bytes]  # b"" where there is none
     reasons: Sequence[str]  # "" where there is a payload
     clients: Sequence[int] = ()  # in answer to a hello: who lives there
-    seconds: float = 0.0  # that the node worked for it
+    began: float = 0.0  # by the node's clock, in seconds since 1970
+    ended: float = 0.0
 
 
 class Malformed(ValueError):

@@ -16,14 +16,17 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedwsq.core.errors import MessageError, RunError
-from fedwsq.core.types import Key
+from fedwsq.core.types import Channel, Key
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.hello import Introduction, encode_hello, read_introduction
 from fedwsq.flower.envelope import read_response, write_request
 from fedwsq.flower.plain import Malformed, Request, Response
 from fedwsq.flower.settings import write_format
-from fedwsq.transports import Reply
+from fedwsq.flower.speed import Exchange, Speed
+from fedwsq.transports import Order, Reply
 from fedwsq.transports.blame import printable
+from fedwsq.wire import Kind, kind_of
+from fedwsq.wire.channels import Measured
 from fedwsq.wire.message import EVERYONE
 
 POLL_SECONDS = 0.1
@@ -40,11 +43,13 @@ class Known:
     refused: str = ""
 
 
-class Asked(NamedTuple):
-    """A hello on its way."""
+class Sent(NamedTuple):
+    """A message on its way to a node."""
 
     node: int
-    since: float
+    pushed: float  # seconds since 1970
+    bytes: int
+    orders: Sequence[Order] = ()
 
 
 class Roster:
@@ -57,7 +62,8 @@ class Roster:
         self.format = write_format(charter.model.format)
         self._known: dict[int, Known] = {}
         self._online: list[int] = []
-        self._asked: dict[str, Asked] = {}
+        self._asked: dict[str, Sent] = {}
+        self._speeds: dict[int, Speed] = {}
         self._enough = charter.plan.clients_per_round  # before the first round
 
     def present(self) -> list[int]:
@@ -94,7 +100,7 @@ class Roster:
         for message in self.grid.pull_messages(list(self._asked)):
             asked = self._asked.pop(message.metadata.reply_to_message_id, None)
             if asked is not None:
-                self._meet(asked.node, message)
+                self._meet(asked, message)
 
     def node_of(self, client: int) -> int | None:
         """The node that a client lives on, if that is there."""
@@ -111,6 +117,14 @@ class Roster:
         if not rows or not all(len(row) == self.charter.model.format.classes for row in rows):
             return None
         return torch.tensor([list(row) for row in rows])
+
+    def channel(self, client: int) -> Channel | None:
+        """How fast a client's link and machine were measured to be, where the plan wants that."""
+        first = self.charter.plan.channels
+        node = self.node_of(client)
+        if not isinstance(first, Measured) or node is None:
+            return None
+        return self._speeds.get(node, Speed()).channel(first(Key(0, 0, client)))
 
     def _homes(self) -> dict[int, int]:
         """Client -> the node it lives on; of two nodes that claim one, the first to come."""
@@ -129,40 +143,65 @@ class Roster:
 
     def _unknown(self) -> list[int]:
         """Nodes that have been asked and may still answer for the first time."""
-        late = time.monotonic() - HELLO_SECONDS
+        late = time.time() - HELLO_SECONDS
         return [
             asked.node
             for asked in self._asked.values()
-            if asked.node not in self._known and asked.since > late
+            if asked.node not in self._known and asked.pushed > late
         ]
 
     def _ask(self, nodes: Sequence[int]) -> None:
         waiting = {asked.node for asked in self._asked.values()}
+        head = encode_hello(self.charter, EVERYONE, NO_RUN)
         for node in nodes:
-            if node in waiting:
-                continue
-            head = encode_hello(self.charter, EVERYONE, NO_RUN)
-            content = write_request(Request([b""], [head], [0], self.format))
-            message = Message(content, node, MessageType.QUERY, ttl=PATIENCE_SECONDS)
-            (number,) = self.grid.push_messages([message])
-            self._asked[number] = Asked(node, time.monotonic())
+            if node not in waiting:
+                request = Request([b""], [head], [0], self.format)
+                self._asked |= self.push(node, MessageType.QUERY, request, PATIENCE_SECONDS)
 
-    def _meet(self, node: int, message: Message) -> None:
+    def push(
+        self, node: int, kind: str, request: Request, ttl: float, orders: Sequence[Order] = ()
+    ) -> dict[str, Sent]:
+        """Send a node a message: what was sent, by the message's id; {} if it was not taken."""
+        message = Message(write_request(request), node, kind, ttl=ttl)
+        numbers = [number for number in self.grid.push_messages([message]) if number]
+        length = sum(map(len, request.bodies)) + sum(map(len, request.heads))
+        return {number: Sent(node, time.time(), length, orders) for number in numbers}
+
+    def read(self, sent: Sent, message: Message) -> Response:
+        """What a node answered, timed; or `Malformed`."""
+        arrived = time.time()
+        response = read_response(message.content)
+        training = self.charter.plan.training
+        trained = [order for order in sent.orders if kind_of(order.head) is Kind.ORDER]
+        exchange = Exchange(
+            sent.pushed,
+            response.began,
+            response.ended,
+            arrived,
+            sent.bytes,
+            sum(map(len, response.payloads)),
+            sum(training.steps(order.cost) for order in trained if order.cost),
+        )
+        self._speeds.setdefault(sent.node, Speed()).add(exchange)
+        return response
+
+    def _meet(self, asked: Sent, message: Message) -> None:
         """Take a node in, or note why not."""
+        node = asked.node
         before = self._known.get(node, Known())
-        known = self._read(message)
+        known = self._hear(asked, message)
         self._known[node] = known
         if known.refused and known.refused != before.refused:
             self.note(f"node {node} is refused: {printable(known.refused)}")
-        elif known.clients:
+        elif known.clients and not before.clients:
             names = ", ".join(map(str, known.clients))
             self.note(f"node {node} is there, with client {names}")
 
-    def _read(self, message: Message) -> Known:
+    def _hear(self, asked: Sent, message: Message) -> Known:
         if message.has_error():
             return Known(refused=message.error.reason or f"error {message.error.code}")
         try:
-            return Known(self._introduced(read_response(message.content)))
+            return Known(self._introduced(self.read(asked, message)))
         except (Malformed, MessageError) as error:
             return Known(refused=str(error))
 

@@ -19,7 +19,7 @@ from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.federation.charter import difference, dotted
 from fedwsq.flower.backend import OnFlower
 from fedwsq.flower.plain import Config
-from fedwsq.flower.settings import plan_of
+from fedwsq.flower.settings import OWN, plan_of
 from fedwsq.plan import Plan, plan_settings
 from fedwsq.runs import Machine, Run
 from fedwsq.runs.manifest import read_manifest
@@ -38,12 +38,21 @@ def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     folder = Path(str(config.get("out") or f"runs/flower-{context.run_id}")).expanduser()
     try:
-        with interruptible(), opened(plan_of(config), folder, grid, config) as run:
+        with interruptible(), opened(plan_for(config), folder, grid, config) as run:
             notes = [f"{run.folder.absolute()}: rounds {len(run.records) + 1} to {run.plan.rounds}"]
             result = follow(run, [*notes, *run.warnings], [], progress=True, debug=False)
     except KeyboardInterrupt:
         raise RunError(f"stopped; run it again with out='{folder}' to go on") from None
     print(f"{folder}: weights {result.summary.weights}", flush=True)
+
+
+def plan_for(config: Config) -> Plan:
+    """The plan of a run config; who has no data to test on asks the clients that have."""
+    plan = plan_of(config)
+    blind = plan.data.partition.name == OWN and not config.get("test-data")
+    if blind and plan.metric.name == "accuracy":
+        return replace(plan, eval_clients=True)
+    return plan
 
 
 def opened(plan: Plan, folder: Path, grid: Grid, config: Config) -> AbstractContextManager[Run]:

@@ -14,14 +14,15 @@ OWN = "own"  # the split of a plan whose clients bring their data
 # Keys of a run config that set one key of the plan; "" and 0 leave it as the config has it.
 COMMON = {"method": "method", "bits": "uplink.bits", "rounds": "rounds"}
 NODE_KEYS = (
-    "client",
-    "data",
+    "client",  # which one lives here, with data of its own
+    "data",  # that data: a folder, an .npz file or module:function
+    "partition-id",  # or which share of a simulation's clients,
+    "num-partitions",  # of how many
+    "memory",  # a folder for what clients remember
     "device",
-    "keys",
-    "memory",
-    "num-partitions",
-    "partition-id",
-    "plan",
+    "plan",  # a config that this node has agreed to, in place of the run's
+    "keys",  # a folder with its clients' keys for secure sums, and everybody's roster
+    "warm",  # false: no process that stays up between messages
 )
 
 
@@ -41,14 +42,14 @@ def plan_of(run: Config) -> Plan:
 class Home(NamedTuple):
     """What a node is started with, in its node config."""
 
-    client: int | None = None  # with data of its own: which client it is
-    partition: int | None = None  # without: which share of a simulation's clients lives here
-    partitions: int | None = None
-    data: str = ""  # a folder, an .npz file or module:function
-    memory: str = ""  # a folder for what its clients remember
-    device: str = "auto"
-    plan: str = ""  # a config that this node has agreed to, in place of the run's
-    keys: str = ""  # a folder with its clients' keys for secure sums, and everybody's roster
+    client: int | None
+    partition: int | None
+    partitions: int | None
+    data: str
+    memory: str
+    device: str
+    plan: str
+    keys: str
 
     @classmethod
     def of(cls, node: Config) -> "Home":

@@ -156,13 +156,13 @@ def read_question(frames: Sequence[bytes]) -> tuple[Config, Config, Request]:
 
 
 def write_answer(response: Response) -> list[bytes]:
-    words = [list(response.reasons), list(response.clients), response.seconds]
+    words = [list(response.reasons), list(response.clients)]
     return [json.dumps(words).encode(), *response.payloads]
 
 
 def read_answer(frames: Sequence[bytes]) -> Response:
-    reasons, clients, seconds = json.loads(frames[0])
-    return Response(frames[1:], reasons, clients, seconds)
+    reasons, clients = json.loads(frames[0])
+    return Response(frames[1:], reasons, clients)
 
 
 def send(line: socket.socket, frames: Sequence[bytes]) -> None:

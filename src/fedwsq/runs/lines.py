@@ -21,6 +21,8 @@ def short(record: RoundRecord) -> str:
     if record.accuracy is not None:
         usual = record.test_metric is None and record.validation_metric is None
         text = f"{'accuracy' if usual else 'metric'} {record.accuracy:.4f}, "
+    elif record.client_accuracy is not None:  # a server without data of its own
+        text = f"clients' accuracy {record.client_accuracy:.4f}, "
     text += f"up {human_bytes(record.uplink_bytes)}, down {human_bytes(record.downlink_bytes)}"
     if record.failed:
         text += f", {record.failed} failed"

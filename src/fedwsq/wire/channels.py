@@ -93,6 +93,28 @@ class Lognormal:
 
 
 @dataclass(frozen=True)
+class Measured:
+    """Measured as a run goes, where clients are on other machines; these are the first estimates.
+
+    In a simulation there is nothing to measure, and they hold for every client in every round.
+    """
+
+    up_bytes_per_second: float = Lognormal.up_bytes_per_second
+    down_bytes_per_second: float = Lognormal.down_bytes_per_second
+    latency_seconds: float = Lognormal.latency_seconds
+    seconds_per_step: float = Lognormal.seconds_per_step
+
+    def __post_init__(self) -> None:
+        require(channel_of(self), "measured")
+
+    def __call__(self, key: Key) -> Channel:
+        return channel_of(self)
+
+    def digest(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True)
 class Trace:
     """Channels read from a file, to replay what was measured elsewhere.
 
@@ -128,6 +150,7 @@ class Trace:
 CHANNELS: dict[str, type[Channels]] = {
     "none": NoChannels,
     "lognormal": Lognormal,
+    "measured": Measured,
     "trace": Trace,
 }
 
@@ -147,7 +170,7 @@ def upload_seconds(channel: Channel, count: float) -> float:
     return channel.latency_seconds + count / channel.up_bytes_per_second
 
 
-def channel_of(settings: Lognormal) -> Channel:
+def channel_of(settings: Lognormal | Measured) -> Channel:
     """The four numbers that both kinds of settings have."""
     return Channel(*(getattr(settings, name) for name in Channel._fields))
 

@@ -11,7 +11,7 @@ from fedwsq.cli.run import config_and_overrides
 from fedwsq.cli.start import INTERRUPTED, saying
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.flower.children import Child, Children
-from fedwsq.flower.local import Local, free_ports, listens
+from fedwsq.flower.local import RUN_CONFIG, Local, free_ports, listens
 from fedwsq.flower.shards import write_shards
 from fedwsq.plan import Plan, load_plan, parse_overrides
 from fedwsq.runs.directory import free_folder
@@ -20,7 +20,7 @@ from fedwsq.runs.reading import read_run
 
 FEW_ROUNDS = "rounds=10"  # of the quick start, where nobody has said how many
 START_SECONDS = 120.0
-LOOK_SECONDS = 0.2
+LOOK_SECONDS = 0.5
 
 
 def local(args: argparse.Namespace) -> int:
@@ -28,11 +28,17 @@ def local(args: argparse.Namespace) -> int:
         raise ConfigError(f"--nodes is {args.nodes}, must be at least 1")
     config, words = config_and_overrides(args.words or [FEW_ROUNDS])
     plan = split_plan(config, words, args.nodes)
+    if args.out:
+        require_ours(args.out)
     folder = (args.out or free_folder("deploy")).absolute()
     here = Local(folder, args.nodes, args.tls, free_ports(1 + args.nodes))
     with saying(f"splitting {plan.data.load.name} over {args.nodes} nodes ..."):
         here.prepare({"config": _place(config), "overrides": overrides_of(words, plan)})
         write_shards(plan, [here.data(node) for node in range(args.nodes)])
+        if plan.uplink.secure and not here.keys.exists():
+            from fedwsq.secure.keys import write_keys  # an extra
+
+            write_keys(here.keys, args.nodes)
     print(f"{folder}: each node's examples, logs, and the run itself")
 
     try:
@@ -45,6 +51,12 @@ def local(args: argparse.Namespace) -> int:
         return INTERRUPTED
     _show_summary(here)
     return 0
+
+
+def require_ours(folder: Path) -> None:
+    """Refuse a folder that holds something else."""
+    if folder.exists() and any(folder.iterdir()) and not (folder / RUN_CONFIG).exists():
+        raise ConfigError(f"{folder} holds other things; choose a new folder with --out")
 
 
 def split_plan(config: str, words: Sequence[str], nodes: int) -> Plan:
