@@ -55,6 +55,7 @@ from fedwsq.runs.manifest import (
     read_manifest,
     require_the_same,
 )
+from fedwsq.runs.receipt import RECEIPT, make_receipt
 from fedwsq.runs.summary import Summary, summarize
 from fedwsq.training.local import load
 from fedwsq.training.precision import resolve_precision
@@ -199,6 +200,9 @@ class Run:
         self._require_replies(whole=True)
         self._export("model.safetensors", self._committed)
         write_atomically(self.folder / "summary.json", self.summary().text().encode())
+        receipt = make_receipt(self.plan, self.manifest(), self.records)
+        if receipt is not None:
+            write_atomically(self.folder / RECEIPT, receipt.text().encode())
         return self.summary()
 
     @property
