@@ -33,8 +33,8 @@ def write(runs: list[Path], out: Path) -> None:
 
 def serve(runs: list[Path], port: int) -> None:
     followed = Followed(runs)
-    followed.page()  # what cannot be shown is said here, and the browser need not wait
     with Server(followed, port) as server:
+        followed.page()  # what cannot be shown is said here, and the browser need not wait
         print(f"{server.address} follows these runs; Ctrl-C ends it", flush=True)
         try:
             server.serve_forever()
