@@ -68,6 +68,7 @@ def test_two_lines_and_the_traffic_falls(tmp_path):
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, **SETTINGS, "FLWR_HOME": str(tmp_path), "PATH": path}
     environment["PYTHONPATH"] = str(ROOT / "src")
+    environment["OMP_NUM_THREADS"] = "1"  # more processes than cores as it is
     common = "num-nodes=2 num-server-rounds=1"
     with Children(environment) as children:
         federation = Federation(tmp_path, children, environment)

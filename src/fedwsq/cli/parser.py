@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from fedwsq.cli import (
+    analyze,
     bench,
     compare,
     deploy,
@@ -33,6 +34,7 @@ VERBS = (
     table,
     report,
     figure,
+    analyze,
     export,
     ls,
     levels,

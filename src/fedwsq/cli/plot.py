@@ -6,7 +6,6 @@ from typing import Any
 
 from fedwsq.cli.outputs import require_folder
 from fedwsq.core.errors import ConfigError
-from fedwsq.core.files import write_atomically
 
 
 def blank(path: Path, width: float, height: float) -> Any:
@@ -26,6 +25,8 @@ def blank(path: Path, width: float, height: float) -> Any:
 
 
 def save(figure: Any, path: Path) -> None:
+    from fedwsq.core.files import write_atomically  # which brings torch in
+
     # In memory first, so that the file is written whole or not at all.
     data = io.BytesIO()
     figure.savefig(data, format=_kind(path), dpi=150)

@@ -12,6 +12,7 @@ from fedwsq.core.files import try_lock, write_atomically
 from fedwsq.federation.record import RoundRecord
 
 ROWS = "rounds.jsonl"
+MESSAGES = "messages"
 
 
 class FolderInUse(RunError):
@@ -73,11 +74,17 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
         yield
 
 
+def model_before(folder: Path, number: int) -> Path:
+    """Where a run keeps the model before a round whose messages it keeps."""
+    return folder / MESSAGES / f"round-{number}-before.safetensors"
+
+
 def append_row(rows: TextIO, record: RoundRecord) -> None:
     """A row is on disk before anything that builds on it."""
     rows.write(record.line())
     rows.flush()
     os.fsync(rows.fileno())
+    os.stat(rows.name)  # a file that was removed takes rows all the same
 
 
 def read_rows(folder: Path) -> list[RoundRecord]:
