@@ -99,7 +99,7 @@ def contents(readings: Sequence[Reading]) -> Page:
         summary=side_by_side(groups, metric),
         panels=panels,
         absent=_listed([title.lower() for title in absent]),
-        classes=by_class(entries, groups, ()),
+        classes=by_class(entries, groups),
         failures=reasons(groups),
         differences=differences(groups),
         shared=shared(groups),

@@ -175,9 +175,7 @@ def at_end(group: Group) -> bool:
     return all(run.state == "finished" for run in group.runs)
 
 
-def by_class(
-    entries: Sequence[Entry], groups: Sequence[Group], names: Sequence[str]
-) -> Classes | None:
+def by_class(entries: Sequence[Entry], groups: Sequence[Group]) -> Classes | None:
     """The last scored round of each run, where classes are few enough for a column each."""
     rows = []
     for entry, group in zip(entries, groups, strict=True):
@@ -189,7 +187,7 @@ def by_class(
     if len(widths) != 1 or max(widths) > MOST_CLASSES:
         return None
     (width,) = widths
-    head = list(names) if len(names) == width else [str(number) for number in range(width)]
+    head = [str(number) for number in range(width)]
     caption = "Accuracy on each class after the last scored round, in percent, mean over seeds."
     return Classes(caption, head, rows)
 
