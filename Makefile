@@ -1,5 +1,5 @@
 # make run   the quick start: handwritten digits, ten clients, FedWSQ at 4 bits
-# make test  lint, types and the fast tests; make test-slow runs the rest
+# make test  lint, types and the fast tests; make test-slow and test-flower run the rest
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # In force for build environments too, so that torch is never resolved without its pin.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test test-slow lint bench docs install clean
+.PHONY: run test test-slow test-flower lint bench docs install clean
 
 run: $(STAMP)
 	$(BIN)/fedwsq run $(ARGS)
@@ -20,6 +20,9 @@ test: lint
 
 test-slow: $(STAMP)
 	$(BIN)/pytest -m slow $(ARGS)
+
+test-flower: $(STAMP)
+	$(BIN)/pytest -m flower tests/flower $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

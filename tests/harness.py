@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from fedwsq.plan import Plan, load_plan
+from fedwsq.transports import Answer, Order, Reply, Transport
+from fedwsq.wire import Kind, kind_of
 
 TESTS = Path(__file__).parent
 TINY = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 2}
@@ -49,6 +51,46 @@ def start(
         text=True,
         **options,
     )
+
+
+def all_shown(controller: int) -> str:
+    """What a process shows on a terminal, until it ends; closes our side of the terminal."""
+    shown = b""
+    try:
+        while chunk := os.read(controller, 65536):
+            shown += chunk
+    except OSError:  # the other end is closed
+        pass
+    os.close(controller)
+    return shown.decode()
+
+
+class Kept:
+    """A transport around a real one that keeps what passes in training, by round and client."""
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner = inner
+        self.body = b""  # of the last round
+        self.orders: dict[int, dict[int, Order]] = {}
+        self.replies: dict[int, dict[int, bytes]] = {}
+
+    def dispatch(
+        self, body: bytes, orders: Sequence[Order], deadline: float | None = None
+    ) -> Iterator[Answer]:
+        if not orders or kind_of(orders[0].head) is not Kind.ORDER:
+            yield from self.inner.dispatch(body, orders, deadline)
+            return
+        self.body = body
+        number = orders[0].key.round
+        self.orders.setdefault(number, {}).update({each.key.client: each for each in orders})
+        self.replies.setdefault(number, {})
+        for answer in self.inner.dispatch(body, orders, deadline):
+            if isinstance(answer, Reply):
+                self.replies[number][answer.key.client] = answer.payload
+            yield answer
+
+    def close(self) -> None:
+        self.inner.close()
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:

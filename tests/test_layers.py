@@ -11,7 +11,7 @@ ROOT = Path(fedwsq.__file__).parent
 DOOR = "fedwsq"  # `fedwsq/__init__.py` hands out what the packages before it have
 ORDER = (
     "core data models training algorithms codecs wire evaluation plan parts transports federation "
-    f"runs flower {DOOR} report bench cli"
+    f"runs flower {DOOR} analysis report bench cli"
 ).split()
 
 

@@ -14,7 +14,7 @@ import pytest
 from fedwsq.cli import main
 from fedwsq.data.fetch import kept_bytes
 from fedwsq.data.sources import SOURCES
-from harness import PATIENCE_SECONDS, TESTS, wait_until
+from harness import PATIENCE_SECONDS, TESTS, all_shown, wait_until
 from publisher import BODY, CONTENT, TINY, publishing, serve, status
 
 SENT_BYTES = 60_000  # of which a writer that is not done yet may hold back its buffer
@@ -187,15 +187,8 @@ def test_a_terminal_shows_a_bar(publisher, tmp_path):
         env=environment,
     )
     os.close(terminal)
-    shown = b""
-    try:
-        while chunk := os.read(controller, 65536):
-            shown += chunk
-    except OSError:  # the other end is closed
-        pass
-    os.close(controller)
+    text = all_shown(controller)
     assert process.wait(timeout=PATIENCE_SECONDS) == 0
-    text = shown.decode()
     assert "\x1b[" in text
     assert re.search(rf"tiny\.tar\.gz .*{len(BODY) / 1000:.1f}/{len(BODY) / 1000:.1f} kB", text)
     assert "tiny is in" in text

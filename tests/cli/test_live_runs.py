@@ -20,6 +20,7 @@ from fedwsq.runs.directory import append_row
 from harness import (
     PATIENCE_SECONDS,
     TINY_WORDS,
+    all_shown,
     gone,
     rows,
     start,
@@ -200,15 +201,8 @@ def test_a_terminal_shows_live_progress(tmp_path):
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"},
     )
     os.close(terminal)
-    shown = b""
-    try:
-        while chunk := os.read(controller, 65536):
-            shown += chunk
-    except OSError:  # the other end is closed
-        pass
-    os.close(controller)
+    text = all_shown(controller)
     assert process.wait(timeout=PATIENCE_SECONDS) == 0
-    text = shown.decode()
     assert "\x1b[" in text
     assert re.search(r"3/3", text)
     assert re.search(r"accuracy 0\.\d{4}, up 80\.\d kB", text)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedwsq.cli import main
-from fedwsq.cli.work.partition import CLASS_NAMES, Found, draw, picture
+from fedwsq.cli.work.partition import NAMED_CLASSES, Found, draw, picture
 from fedwsq.data.digits import digits
 from fedwsq.data.partition import dirichlet, iid, shards
 from fedwsq.data.split_files import load_split
@@ -99,19 +99,26 @@ def test_a_plot_is_drawn(capsys, in_empty_folder):
 
 def test_the_plot_counts_in_whole_clients_and_names_classes():
     picture = pytest.importorskip("matplotlib.figure").Figure()
-    labels = torch.arange(40) % 10
-    names = tuple(CLASS_NAMES["cifar10"].split())
+    labels = torch.arange(40) % 3
     split = iid(labels, 3, 0)
-    found = Found("cifar10, iid", split, 40, labels, 10, names)
-    draw(picture, found, split.counts(labels, 10))
+    found = Found("pets, iid", split, 40, labels, 3, ("cat", "dog", "eel"))
+    draw(picture, found, split.counts(labels, 3))
     axes = picture.axes[0]
-    assert axes.get_title() == f"cifar10, iid: {len(split.indices)} examples over 3 clients"
-    assert [label.get_text() for label in axes.get_xticklabels()] == list(names)
+    assert axes.get_title() == f"pets, iid: {len(split.indices)} examples over 3 clients"
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["cat", "dog", "eel"]
     assert all(mark == round(mark) for mark in axes.get_yticks())
-    assert {name: len(words.split()) for name, words in CLASS_NAMES.items()} == {
-        "cifar10": 10,
-        "fashionmnist": 10,
-    }
+
+
+def test_more_classes_than_an_axis_has_room_for_are_numbered():
+    picture = pytest.importorskip("matplotlib.figure").Figure()
+    count = NAMED_CLASSES + 1
+    labels = torch.arange(count)
+    split = iid(labels, 2, 0)
+    names = tuple(f"class {label}" for label in range(count))
+    draw(
+        picture, Found("many, iid", split, count, labels, count, names), split.counts(labels, count)
+    )
+    assert not any("class" in label.get_text() for label in picture.axes[0].get_xticklabels())
 
 
 def test_classes_without_names_are_counted_in_whole_numbers():

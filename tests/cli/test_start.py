@@ -8,8 +8,9 @@ import threading
 
 import pytest
 
+from fedwsq.analysis import ANALYSES
 from fedwsq.bench import GROUPS
-from fedwsq.cli import bench, levels, ls, main
+from fedwsq.cli import analyze, bench, levels, ls, main
 from fedwsq.cli.start import ERASE_LINE, loading, saying
 from fedwsq.cli.work.entries import TABLES
 from fedwsq.codecs.levels import LEVEL_KINDS
@@ -21,12 +22,14 @@ VERBS = (
     "sweep",
     "compare",
     "table",
+    "export",
     "ls",
     "levels",
     "inspect",
     "fetch",
     "partition",
     "bench",
+    "analyze",
 )
 LIGHT = [["--help"], ["--version"], [], *([verb, "--help"] for verb in VERBS)]
 WRONG = [["rnu"], ["run", "--wrokers", "2"], ["ls", "codec"], ["levels", "many"], ["--versoin"]]
@@ -72,10 +75,17 @@ def test_what_is_plain_data_is_listed_without_torch(kind):
     assert done.stdout.endswith("without torch\n")
 
 
+def test_danuqs_levels_do_not_wait_for_torch():
+    done = command("levels", "2", "--kind", "optimal")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.endswith("without torch\n")
+
+
 def test_words_written_out_for_the_help_are_those_of_the_tables():
     assert ("methods", *TABLES, "configs", "grids") == ls.KINDS
     assert tuple(GROUPS) == bench.GROUPS
     assert levels.KINDS == LEVEL_KINDS
+    assert tuple(ANALYSES) == analyze.ANALYSES
 
 
 # Stands in for torch: says that it is being imported, and takes for ever in a way that swallows
@@ -91,7 +101,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("words", [["run"], ["levels", "4"], ["ls"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["run"], ["levels", "4", "--codec", "uq"], ["ls"]], ids=" ".join)
 def test_ctrl_c_while_torch_is_imported(tmp_path, words):
     (tmp_path / "torch.py").write_text(SLOW_TORCH)
     path = os.pathsep.join([str(tmp_path), *sys.path])

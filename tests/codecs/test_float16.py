@@ -1,13 +1,15 @@
 import math
 import struct
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedwsq.codecs import Float16, Packet
-from fedwsq.codecs.float16 import power_of_two
+from fedwsq.codecs.base import MAX_MAGNITUDE
+from fedwsq.codecs.float16 import LARGEST, power_of_two
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 
 NONE = torch.empty(0)
@@ -48,6 +50,16 @@ def test_eleven_bits_within_28_binades_of_the_largest(values, exponent):
     assert (
         lost <= torch.maximum(x.double().abs() * 2.0**-11, x.double().abs().max() * 2.0**-38)
     ).all()
+
+
+def test_the_largest_update_makes_a_packet_that_is_taken():
+    # 1e20 is 1387.8 x 2^56: eleven bits have 1387 and 1388, of which the nearest is too large.
+    assert 1387 * 2**56 == LARGEST < MAX_MAGNITUDE < 1388 * 2**56
+    for top in (float(np.nextafter(np.float32(1e20), np.float32(0))), LARGEST, 9e19):
+        packet = Float16().encode(torch.tensor([top, -top, 1.0]), NONE, 16, seed=0)
+        Float16().check(packet)
+        decoded = Float16().decode(packet, NONE, seed=0)
+        assert decoded[0] == -decoded[1] == pytest.approx(top, rel=2.0**-10)
 
 
 def test_small_updates_keep_their_bits():

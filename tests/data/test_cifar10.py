@@ -107,6 +107,43 @@ def test_constants_are_the_published_ones(tmp_path):
     assert (data.mean, data.std) == ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 
 
+NAMES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
+
+
+def python2_names(key: bytes, names: list[str]) -> bytes:
+    """The file of names as Python 2 pickled it: byte strings, and a number beside them."""
+
+    def text(value: bytes) -> bytes:
+        return b"U%c" % len(value) + value
+
+    listed = b"".join(text(name.encode()) for name in names)
+    count = text(b"num_cases_per_batch") + b"M\x10\x27"
+    return b"\x80\x02}(" + count + text(key) + b"](" + listed + b"eu."
+
+
+@pytest.mark.parametrize(
+    ("write", "name", "content"),
+    [
+        (write_binary, "batches.meta.txt", "\n".join([*NAMES, "", ""]).encode()),
+        (write_python, "batches.meta", python2_names(b"label_names", NAMES)),
+    ],
+)
+def test_classes_are_called_what_the_archive_calls_them(tmp_path, write, name, content):
+    folder = write(tmp_path)
+    assert cifar10(str(tmp_path)).class_names == ()
+    (folder / name).write_bytes(content)
+    assert cifar10(str(tmp_path)).class_names == tuple(NAMES)
+
+
+def test_names_of_something_else_are_not_taken(tmp_path):
+    folder = write_binary(tmp_path)
+    (folder / "batches.meta.txt").write_text("one\ntwo\n")
+    assert cifar10(str(tmp_path)).class_names == ()
+    write_python(tmp_path / "other")
+    (tmp_path / "other" / PYTHON / "batches.meta").write_bytes(pickle.dumps(["airplane"], 2))
+    assert cifar10(str(tmp_path / "other")).class_names == ()
+
+
 def test_binary_files_are_mapped_and_never_written(tmp_path):
     folder = write_binary(tmp_path)
     before = (folder / "test_batch.bin").read_bytes()

@@ -58,6 +58,15 @@ def test_the_fine_label_is_the_class(tmp_path, write):
     assert (data.mean, data.std) == ((0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761))
 
 
+def test_classes_are_called_by_the_fine_names(tmp_path):
+    names = [f"thing_{label}" for label in range(100)]
+    (write_binary(tmp_path / "a") / "fine_label_names.txt").write_text("\n".join(names) + "\n")
+    fine = {b"fine_label_names": [name.encode() for name in names], b"coarse_label_names": [b"x"]}
+    (write_python(tmp_path / "b") / "meta").write_bytes(pickle.dumps(fine, protocol=2))
+    for root in ("a", "b"):
+        assert cifar100(str(tmp_path / root)).class_names == tuple(names)
+
+
 def test_the_binary_layout_is_mapped(tmp_path):
     folder = write_binary(tmp_path)
     images = cifar100(str(tmp_path)).train._parts[0]

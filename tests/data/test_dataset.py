@@ -100,6 +100,14 @@ def test_groups_belong_to_the_training_examples():
         Dataset(train, test, classes=1, groups=torch.tensor([0, 1]))
 
 
+def test_all_classes_have_names_or_none():
+    train = Examples(*numbered([4]))
+    assert digits().class_names == tuple("0123456789")
+    assert Dataset(train, train, classes=2).class_names == ()
+    with pytest.raises(DataError, match="1 class names but 2 classes; name all of them or none"):
+        Dataset(train, train, classes=2, class_names=("cat",))
+
+
 @pytest.mark.parametrize(
     "shape", [(7, 3, 5, 4), (3, 1, 1500, 1500)]
 )  # the second: a few images at once

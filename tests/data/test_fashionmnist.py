@@ -52,6 +52,7 @@ def test_every_layout_gives_the_stored_records(tmp_path, packed, place):
         assert torch.equal(x, torch.from_numpy(images).unsqueeze(1))
         assert (y.tolist(), y.dtype) == (labels.tolist(), torch.int64)
     assert (data.classes, data.shape, data.mean, data.std) == (10, (1, 28, 28), (0.286,), (0.353,))
+    assert (data.class_names[0], data.class_names[-1]) == ("T-shirt", "boot")
 
 
 def test_an_unpacked_file_is_mapped_and_never_written(tmp_path):

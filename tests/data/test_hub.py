@@ -61,6 +61,7 @@ def test_a_saved_data_set_is_read_and_decoded_once(datasets, tmp_path, capfd):
         check(data.train, range(10))
         check(data.test, range(20, 24))
     assert (data.classes, data.shape, data.augment) == (3, (3, 8, 8), True)
+    assert data.class_names == ("0", "1", "2")
     assert data.mean == pytest.approx(
         np.mean([pixels(seed) / 255 for seed in range(10)], axis=(0, 1, 2))
     )

@@ -48,6 +48,7 @@ def test_train_and_test_folders(root, test):
     assert np.array_equal(x, [pixels(4)])
     assert y == [1]
     assert (data.classes, data.shape, data.augment) == (2, (3, 4, 6), True)
+    assert data.class_names == ("cat", "dog")
     trained = np.stack([pixels(1), pixels(2), pixels(3)]) / 255
     assert data.mean == pytest.approx(trained.mean(axis=(0, 1, 2)))
     assert data.std == pytest.approx(trained.std(axis=(0, 1, 2)))
@@ -58,6 +59,7 @@ def test_a_share_is_held_out_of_plain_folders(root):
         save(root / ("cat" if number < 8 else "dog") / f"{number:02}.png", pixels(number))
     data = imagefolder(str(root))
     assert (len(data.train), len(data.test)) == (16, 4)
+    assert data.class_names == ("cat", "dog")
     whole = {}
     for part in ("train", "test"):
         x, y = both(data, part)

@@ -67,6 +67,13 @@ def test_images_and_labels_in_a_fixed_order(folder):
     assert (data.mean, data.std) == ((0.4802, 0.4481, 0.3975), (0.2770, 0.2691, 0.2821))
 
 
+def test_classes_are_called_by_their_first_word(folder):
+    assert tinyimagenet(str(folder)).class_names == tuple(WNIDS)
+    words = "n00001740\tentity\nn01443537\tgoldfish, Carassius auratus\nn02124075\tEgyptian cat\n"
+    (folder / "words.txt").write_text(words)
+    assert tinyimagenet(str(folder)).class_names == ("Egyptian cat", "goldfish", "n04067472")
+
+
 def test_gray_becomes_rgb(folder):
     x, _ = tinyimagenet(str(folder)).test.take(torch.tensor([1]))
     assert torch.equal(x[0, 0], x[0, 1])

@@ -7,7 +7,7 @@ from fedwsq.core.tree import fingerprint
 from fedwsq.federation.memory import ClientMemory, ClientStore, MemoryLost
 from fedwsq.federation.simulation import simulate
 from fedwsq.wire import Kind, decode
-from harness import tiny
+from harness import Kept, tiny
 
 CPU = torch.device("cpu")
 
@@ -100,25 +100,6 @@ REMEMBERING = [{"algorithm": "scaffold"}, {"algorithm": "feddyn"}, FEEDBACK, CHA
 LOST = "it lost its memory of earlier rounds and starts anew"
 
 
-class Kept:
-    """A real serial transport that keeps what passes."""
-
-    def __init__(self, inner):
-        self.inner = inner
-        self.orders = {}
-        self.replies = {}
-
-    def dispatch(self, body, orders, deadline=None):
-        for order in orders:
-            self.orders[order.key.round, order.key.client] = order
-        for answer in self.inner.dispatch(body, orders, deadline):
-            self.replies[answer.key.round, answer.key.client] = answer.payload
-            yield answer
-
-    def close(self):
-        self.inner.close()
-
-
 def federate(folder, **settings):
     cohort = {"data.clients": 3, "clients_per_round": 3, "rounds": 9, "eval_every": 9}
     simulation = simulate(tiny(**cohort, **settings))
@@ -127,7 +108,7 @@ def federate(folder, **settings):
 
 def accepted_by(server, client, number):
     """What the order of that round says was accepted from the client before."""
-    order = server.transport.orders[number, client]
+    order = server.transport.orders[number][client]
     return decode(order.head, server.charter.schema).accepted
 
 
@@ -148,7 +129,7 @@ def test_a_client_whose_file_vanished_fails_one_round_and_is_in_the_next(
     third = server.step()
     assert (third.replied, third.failed, third.failures) == (2, 1, {"1": LOST})
     assert server.snapshot.accepted.tolist() == [3, 0, 3]
-    said = decode(server.transport.replies[3, 1], server.charter.schema)
+    said = decode(server.transport.replies[3][1], server.charter.schema)
     assert (said.kind, said.packets, said.weight) == (Kind.FORGOT, {}, 0.0)
 
     fourth = server.step()
@@ -182,11 +163,28 @@ def test_who_starts_anew_starts_from_nothing(tmp_path):
     server.step()
     shared = server.snapshot.shared
     server.step()
-    reply = decode(server.transport.replies[3, 2], server.charter.schema)
+    reply = decode(server.transport.replies[3][2], server.charter.schema)
     delta = server.charter.uplink.receive(reply.packets, shared, reply.key)["delta"]
     g = ClientStore(tmp_path).load(2, 3).algorithm["g"]
     for name, x in delta.items():
         torch.testing.assert_close(g[name], -server.plan.algorithm.alpha * x, rtol=1e-6, atol=0)
+
+
+def test_what_was_lost_stays_in_the_servers_sum(tmp_path):
+    """The server has the mean of all control variates and nobody's own, so it cannot take it out:
+    c is the mean of those that are remembered and of the one that was lost.
+    """
+    server = federate(tmp_path, algorithm="scaffold")
+    server.step()
+    store = ClientStore(tmp_path)
+    lost = store.load(2, 1).algorithm["control"]
+    (tmp_path / "2" / "1.safetensors").unlink()
+    server.step()
+    server.step()
+    held = [store.load(client, 3).algorithm["control"] for client in range(3)]
+    for name, c in server.snapshot.server["control"].items():
+        total = sum(control[name] for control in held) + lost[name]
+        torch.testing.assert_close(c, total / 3, rtol=1e-4, atol=1e-6)
 
 
 def test_a_plan_whose_clients_keep_nothing_loses_nothing(tmp_path):

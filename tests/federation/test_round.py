@@ -99,7 +99,7 @@ def test_the_order_of_replies_changes_nothing(order):
 
 def test_replies_that_come_twice_count_once():
     weights, rows = play(lambda number, answers: [*reversed(answers), *answers])
-    clients = [str(client) for client in sample(10, 5, derive(0, "sample", 1))]
+    clients = [str(client) for client in sample(range(10), 5, derive(0, "sample", 1))]
     assert rows[0]["duplicates"] == dict.fromkeys(clients, 1)
     once = [row | {"duplicates": {}} for row in rows]
     assert (weights, once) == play(fine)
@@ -130,7 +130,7 @@ def test_a_lost_reply_leaves_the_mean_over_the_others():
     server = under(lambda number, answers: answers[:2] + answers[3:])
     before = dict(server.params)
     shared = server.snapshot.shared
-    clients = sample(10, 5, derive(0, "sample", 1))
+    clients = sample(range(10), 5, derive(0, "sample", 1))
     record = server.step()
     assert (record.sampled, record.replied, record.failed) == (5, 4, 1)
     assert record.failures == {str(clients[2]): "no reply"}
@@ -324,7 +324,7 @@ def test_answers_that_nobody_asked_for_are_passed_over():
 
     weights, rows = play(weather)
     assert rows[0]["foreign"] == {"round 1, client 77": 2}
-    first, second = (str(client) for client in sample(10, 5, derive(0, "sample", 1))[:2])
+    first, second = (str(client) for client in sample(range(10), 5, derive(0, "sample", 1))[:2])
     assert rows[0]["duplicates"] == {first: 1, second: 1}
     unasked = [row | {"foreign": {}, "duplicates": {}} for row in rows]
     assert (weights, unasked) == play(fine)
@@ -339,7 +339,7 @@ def test_what_an_earlier_round_left_behind_is_foreign():
         return [*(Failure(key, "long ago") for key in old), *(Reply(k, b"") for k in old), *answers]
 
     weights, rows = play(weather)
-    clients = sample(10, 5, derive(0, "sample", 2))
+    clients = sample(range(10), 5, derive(0, "sample", 2))
     assert rows[1]["foreign"] == {f"round 1, client {client}": 2 for client in clients}
     assert (weights, [row | {"foreign": {}} for row in rows]) == play(fine)
 
@@ -385,7 +385,7 @@ class Careless:
 def careless(times: int) -> tuple[str, list[dict[str, object]]]:
     """Two rounds in the first of which the second client's order is lost so many times."""
     simulation = simulate(tiny())
-    unlucky = sample(10, 5, derive(0, "sample", 1))[1]
+    unlucky = sample(range(10), 5, derive(0, "sample", 1))[1]
     server = simulation.server(Careless(simulation.serial(CPU), {unlucky: times}))
     records = [server.step() for _ in range(2)]
     return fingerprint(server.params), [timeless(vars(record)) for record in records]
@@ -393,14 +393,14 @@ def careless(times: int) -> tuple[str, list[dict[str, object]]]:
 
 def test_work_that_was_lost_is_asked_for_again_and_nothing_else_changes():
     weights, rows = careless(1)
-    unlucky = str(sample(10, 5, derive(0, "sample", 1))[1])
+    unlucky = str(sample(range(10), 5, derive(0, "sample", 1))[1])
     assert rows[0]["asked_again"] == {unlucky: "its worker process died"}
     assert (weights, [row | {"asked_again": {}} for row in rows]) == play(fine)
 
 
 def test_work_that_was_lost_twice_is_a_failure():
     weights, rows = careless(2)
-    unlucky = str(sample(10, 5, derive(0, "sample", 1))[1])
+    unlucky = str(sample(range(10), 5, derive(0, "sample", 1))[1])
     assert rows[0]["failures"] == {unlucky: "its worker process died"}
     assert (rows[0]["replied"], rows[0]["failed"], rows[0]["missing"]) == (4, 1, 0)
 
@@ -413,7 +413,7 @@ def test_work_that_was_lost_twice_is_a_failure():
 def test_a_round_ends_at_its_deadline_with_the_replies_it_has():
     """The third client takes until the deadline: it is late, and the last two are not begun."""
     simulation = simulate(tiny(deadline=30.0, eval_every=9))
-    clients = sample(10, 5, derive(0, "sample", 1))
+    clients = sample(range(10), 5, derive(0, "sample", 1))
     site = simulation.site(CPU)
     asked: list[float] = []
 
@@ -517,12 +517,12 @@ def test_progress_counts_every_client():
 
 
 def test_sampling_is_without_replacement_and_covers_everyone():
-    drawn = [sample(10, 4, seed) for seed in range(200)]
+    drawn = [sample(range(10), 4, seed) for seed in range(200)]
     assert all(len(set(clients)) == 4 and clients == sorted(clients) for clients in drawn)
     counts = [sum(client in clients for clients in drawn) for client in range(10)]
     assert min(counts) > 50  # 80 expected, standard deviation 7
-    assert sample(3, 3, 0) == [0, 1, 2]
-    assert len(sample(10**12, 2, 0)) == 2  # a population that would not fit in memory
+    assert sample(range(3), 3, 0) == [0, 1, 2]
+    assert len(sample(range(10**12), 2, 0)) == 2  # a population that would not fit in memory
 
 
 def test_aggregation_weighs_by_examples_or_all_alike():

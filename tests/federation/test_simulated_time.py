@@ -13,31 +13,10 @@ from fedwsq.federation.simulation import simulate
 from fedwsq.runs import Run
 from fedwsq.transports import Order
 from fedwsq.wire import Kind, Message, decode
-from fedwsq.wire.parse import kind_of
-from harness import rows, tiny
+from harness import Kept, rows, tiny
 
 CPU = torch.device("cpu")
 COLUMNS = "client,up_bytes_per_second,down_bytes_per_second,latency_seconds,seconds_per_step\n"
-
-
-class Kept:
-    """A real serial transport that keeps what passes."""
-
-    def __init__(self, inner):
-        self.inner = inner
-        self.orders = {}
-        self.replies = {}
-
-    def dispatch(self, body, orders, deadline=None):
-        if orders and kind_of(orders[0].head) is not Kind.ORDER:
-            yield from self.inner.dispatch(body, orders, deadline)
-            return
-        self.body = body
-        self.orders = {order.key.client: order for order in orders}
-        self.replies = {}
-        for answer in self.inner.dispatch(body, orders, deadline):
-            self.replies[answer.key.client] = answer.payload
-            yield answer
 
 
 def federate(**settings):
@@ -47,7 +26,7 @@ def federate(**settings):
 
 def granted_rates(server):
     """What each client of the last round was granted."""
-    orders = server.transport.orders.items()
+    orders = server.transport.orders[server.snapshot.round].items()
     return {client: decode(o.head, server.charter.schema).rates[0] for client, o in orders}
 
 
@@ -58,7 +37,7 @@ def reply_sizes(server):
 
 def packets_of(server):
     """What the clients of the last round sent."""
-    payloads = server.transport.replies.values()
+    payloads = server.transport.replies[server.snapshot.round].values()
     return [decode(payload, server.charter.schema).packets["delta"] for payload in payloads]
 
 
@@ -78,8 +57,8 @@ def test_seconds_by_hand(trace):
     server = federate(**trace("".join([*others, "2,500,200000,0.5,0.25\n"])))
     record = server.step()
     passed = server.transport
-    down = 0.5 + (len(passed.body) + len(passed.orders[2].head)) / 200_000
-    up = 0.5 + len(passed.replies[2]) / 500
+    down = 0.5 + (len(passed.body) + len(passed.orders[1][2].head)) / 200_000
+    up = 0.5 + len(passed.replies[1][2]) / 500
     assert record.download_seconds == pytest.approx(down)
     assert record.compute_seconds == 2 * 0.25
     assert record.upload_seconds == pytest.approx(up)
@@ -105,7 +84,7 @@ def test_a_deadline_is_kept_by_fewer_bits_or_by_sitting_out(deadline, trace):
         granted = granted_rates(server)
         sizes = reply_sizes(server)
         passed = server.transport
-        down = (len(passed.body) + len(passed.orders[0].head)) / 1_000_000
+        down = (len(passed.body) + len(passed.orders[record.round][0].head)) / 1_000_000
         for client, speed in up.items():
             in_time = [rate for rate, size in sizes.items() if down + size / speed <= deadline]
             assert granted.get(client) == max(in_time, default=None)
@@ -262,5 +241,5 @@ def test_a_server_that_knows_no_sizes_does_not_make_up_times():
     assert record.compute_seconds is None
     assert record.upload_seconds > 0
     assert record.download_seconds > 0
-    assert {order.cost for order in transport.orders.values()} == {0}
+    assert {order.cost for order in transport.orders[1].values()} == {0}
     assert record.test_accuracy is None  # it has no test data either

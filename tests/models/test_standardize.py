@@ -15,6 +15,7 @@ from fedwsq.models import (
     MODELS,
     STANDARDIZATIONS,
     NoStandardization,
+    ScaledStandardization,
     WeightStandardization,
     WSConv1d,
     WSConv2d,
@@ -384,9 +385,10 @@ def test_the_table_of_standardizations():
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_training_lowers_the_loss(autocast):
+@pytest.mark.parametrize("kind", [WeightStandardization(), ScaledStandardization()])
+def test_training_lowers_the_loss(kind, autocast):
     torch.manual_seed(0)
-    model = WeightStandardization().apply(MODELS["cnn"](classes=2))
+    model = kind.apply(MODELS["cnn"](classes=2))
     model = model.to(memory_format=torch.channels_last)
     x = torch.randn(32, 1, 8, 8)
     y = (x.mean(dim=(1, 2, 3)) > 0).long()

@@ -183,6 +183,8 @@ REFUSED = {
         {"stem.norm.bias": torch.ones(7)},
         r"stem.norm.bias is \[7\] there and \[\d+\] in the model",
     ),
+    # Not mistaken for a classifier of other classes, which it has no number of.
+    "scalar": ({"head.bias": torch.tensor(1.0)}, r"head.bias is \[\] there and \[10\] in the"),
     "not finite": ({"head.bias": NANS}, r"head.bias holds values that are not finite"),
     "integers": ({"head.bias": torch.ones(10, dtype=torch.int64)}, r"head.bias is torch.int64"),
 }

@@ -61,7 +61,7 @@ def make_rows(plan: Plan, skill: float) -> list[RoundRecord]:
         grown = skill * (1 - math.exp(-4 * (number / plan.rounds) ** 0.6)) + 0.1
         accuracy = min(1.0, max(0.0, grown + dice.gauss(0, 0.02)))
         average = accuracy if number == 1 else 0.9 * average + 0.1 * accuracy
-        failed = dice.random() < 0.02
+        failed = number % 25 == 7
         rows.append(
             RoundRecord(
                 number,

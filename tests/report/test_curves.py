@@ -6,7 +6,6 @@ import pytest
 from fedwsq.federation.record import RoundRecord
 from fedwsq.report.curves import columns, curve
 from fedwsq.report.looks import COLOURS, look
-from fedwsq.report.target import bytes_to
 
 
 def row(number: int, accuracy: float | None, up: int = 10, down: int = 30) -> RoundRecord:
@@ -53,16 +52,6 @@ def test_a_long_line_keeps_its_start_and_its_end():
     assert thin.rounds[-1] == 1000
     assert np.diff(thin.rounds).max() <= 7  # evenly: 999 / 149 and a rounding
     assert whole.thinned(1000) is whole
-
-
-def test_bytes_to_an_accuracy_count_until_it_stays():
-    averages = [0.1, 0.5, 0.3, None, 0.5, 0.6]
-    rows = [row(number, value) for number, value in enumerate(averages, 1)]
-    # 40 bytes a round: above 0.4 for good from the fifth on, above 0.3 from the second.
-    assert bytes_to(rows, 0.4) == 200
-    assert bytes_to(rows, 0.3) == 80
-    assert bytes_to(rows, 0.7) is None
-    assert bytes_to([], 0.1) is None
 
 
 def test_lines_past_the_colours_are_told_apart_by_dashes():

@@ -231,6 +231,10 @@ def test_the_update_is_weighted_by_examples():
         {"weight_decay": -1.0},
         {"clip_norm": -1.0},
         {"agc": -1.0},
+        {"weight_decay": float("nan")},
+        {"clip_norm": float("nan")},
+        {"clip_norm": float("inf")},
+        {"agc": float("nan")},
     ],
 )
 def test_settings_out_of_range_are_refused(settings):

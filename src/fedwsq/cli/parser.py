@@ -5,9 +5,13 @@ import sys
 from collections.abc import Sequence
 
 from fedwsq.cli import (
+    analyze,
     bench,
     compare,
+    deploy,
+    export,
     fetch,
+    figure,
     inspect,
     levels,
     ls,
@@ -29,11 +33,15 @@ VERBS = (
     compare,
     table,
     report,
+    figure,
+    analyze,
+    export,
     ls,
     levels,
     inspect,
     fetch,
     partition,
+    deploy,
     bench,
 )
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from fedwsq.cli.outputs import require_folder
 from fedwsq.core.errors import ConfigError
-from fedwsq.core.files import write_atomically
 
 
 def blank(path: Path, width: float, height: float) -> Any:
@@ -17,7 +16,7 @@ def blank(path: Path, width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise ConfigError("--plot needs an extra: pip install 'fedwsq[report]'") from None
+        raise ConfigError("drawing needs an extra: pip install 'fedwsq[report]'") from None
     figure = Figure(figsize=(width, height), layout="constrained")
     if _kind(path) not in figure.canvas.get_supported_filetypes():
         raise ConfigError(f"cannot draw {path}: its name must end in .png, .pdf or .svg")
@@ -26,6 +25,8 @@ def blank(path: Path, width: float, height: float) -> Any:
 
 
 def save(figure: Any, path: Path) -> None:
+    from fedwsq.core.files import write_atomically  # which brings torch in
+
     # In memory first, so that the file is written whole or not at all.
     data = io.BytesIO()
     figure.savefig(data, format=_kind(path), dpi=150)

@@ -3,7 +3,7 @@
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from shlex import quote
 from types import FrameType
@@ -16,7 +16,8 @@ from fedwsq.cli.bar import columns, fitted, room
 from fedwsq.core.errors import RunError, disk_is_full
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import plan_settings
-from fedwsq.report.tensorboard import TensorBoard
+from fedwsq.plan.read import dotted
+from fedwsq.report.trackers import TRACKERS, Subject
 from fedwsq.runs import Run, Summary
 from fedwsq.runs.failures import LOG, ClientFailed
 from fedwsq.runs.lines import line, reasons, short
@@ -107,15 +108,14 @@ class _Warner:
         self._quiet_until = record.round + 10
 
 
-def follow(run: Run, tensorboard: bool, keep_messages: bool, debug: bool = False) -> int:
+def follow(run: Run, trackers: Sequence[str], keep_messages: bool, debug: bool = False) -> int:
     """Go on with a run to its end, or until Ctrl-C, and say what came of it: an exit code."""
     console = plain_console()
     for warning in run.warnings:
         console.print(f"warning: {warning}", style="yellow")
-    listeners: list[Callable[[RoundRecord], None]] = []
-    board = TensorBoard(run.folder / "tensorboard") if tensorboard else None
-    if board is not None:
-        listeners.append(board.add)
+    subject = Subject(run.folder, run.id, dotted(plan_settings(run.plan)))
+    tracked = [TRACKERS[name](subject) for name in trackers]
+    listeners: list[Callable[[RoundRecord], None]] = [each.add for each in tracked]
     try:
         with sigterm_interrupts(), _display(run, console) as display:
             listeners.append(display.on_round)
@@ -142,9 +142,9 @@ def follow(run: Run, tensorboard: bool, keep_messages: bool, debug: bool = False
             f"then go on with: fedwsq resume {quote(str(run.folder))}"
         ) from None
     finally:
-        # What it has not yet written would be lost.
-        if board is not None:
-            board.close()
+        # What they have not yet written would be lost.
+        for each in tracked:
+            each.close()
     console.print(summary_table(run, summary))
     if (run.folder / LOG).exists():
         console.print(f"some clients failed; their whole tracebacks are in {run.folder / LOG}")

@@ -47,4 +47,4 @@ def main(args: argparse.Namespace) -> int:
         with saying("loading the last checkpoint and the data ..."):
             opened = Run.resume(args.folder, changes, processes(args), args.device)
             run = stack.enter_context(opened)
-        return follow(run, args.tensorboard, args.keep_messages, args.debug)
+        return follow(run, args.trackers, args.keep_messages, args.debug)

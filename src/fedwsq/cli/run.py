@@ -7,6 +7,13 @@ from pathlib import Path
 from fedwsq.cli.start import loading, saying
 from fedwsq.core.errors import ConfigError
 
+# Written out, since what makes them comes with torch.
+TRACKERS = {
+    "tensorboard": "also write TensorBoard scalars into the directory",
+    "wandb": "also log every round to Weights & Biases (WANDB_MODE=offline keeps it here)",
+    "mlflow": "also log every round to MLflow (MLFLOW_TRACKING_URI says where)",
+}
+
 EXAMPLES = """\
 CONFIG is a TOML file or the name of a shipped one (fedwsq ls configs); without it, quickstart.
 KEY=VALUE sets any field by its dotted name; the value is TOML or a plain word.
@@ -56,11 +63,7 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         metavar="D",
         help="cpu, cuda or cuda:0 (default: a GPU if there is one)",
     )
-    parser.add_argument(
-        "--tensorboard",
-        action="store_true",
-        help="also write TensorBoard scalars into the directory",
-    )
+    add_tracker_options(parser)
     parser.add_argument(
         "--keep-messages", action="store_true", help="also keep every message that was sent"
     )
@@ -69,6 +72,15 @@ def add_machine_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="one process; stop at the first failure, with its traceback",
     )
+
+
+def add_tracker_options(parser: argparse.ArgumentParser) -> None:
+    """Where rounds go besides the run directory."""
+    for name, what in TRACKERS.items():
+        parser.add_argument(
+            f"--{name}", action="append_const", const=name, dest="trackers", help=what
+        )
+    parser.set_defaults(trackers=[])
 
 
 def processes(args: argparse.Namespace) -> int:
@@ -85,7 +97,7 @@ def main(args: argparse.Namespace) -> int:
         from fedwsq.cli.forecast import print_forecast
         from fedwsq.cli.progress import follow
         from fedwsq.plan import load_plan
-        from fedwsq.report.tensorboard import summary_writer
+        from fedwsq.report.trackers import require
         from fedwsq.runs import Run, forecast
         from fedwsq.runs.directory import free_folder
 
@@ -94,8 +106,8 @@ def main(args: argparse.Namespace) -> int:
     if args.dry_run:
         print_forecast(*forecast(plan, args.workers, args.device or "auto"))
         return 0
-    if args.tensorboard:
-        summary_writer()  # is it there? Asked before a directory is made
+    for tracker in args.trackers:
+        require(tracker)  # is it there? Asked before a directory is made
 
     folder = args.out or free_folder(Path(config).stem)
     try:
@@ -103,7 +115,7 @@ def main(args: argparse.Namespace) -> int:
             with saying(f"loading {plan.data.load.name}, building {plan.model.build.name} ..."):
                 opened = Run.create(plan, folder, processes(args), args.device or "auto")
                 run = stack.enter_context(opened)
-            return follow(run, args.tensorboard, args.keep_messages, args.debug)
+            return follow(run, args.trackers, args.keep_messages, args.debug)
     finally:
         if not args.out:
             with suppress(OSError):  # nothing came of it, so it is empty

@@ -3,37 +3,49 @@
 One codec a file; `CODECS` and `BITS` name them for configs.
 """
 
-from fedwsq.codecs.base import Codec, Packet, Stateless
-from fedwsq.codecs.bits import BITS, BitPolicy, Fixed
-from fedwsq.codecs.danuq import Danuq, Danuq8
-from fedwsq.codecs.ecq import Ecq
-from fedwsq.codecs.eden import Eden
-from fedwsq.codecs.float16 import Float16
-from fedwsq.codecs.float32 import Float32
-from fedwsq.codecs.fp import Fp
-from fedwsq.codecs.nf import Nf
-from fedwsq.codecs.qsgd import Qsgd
-from fedwsq.codecs.rates import Rates
-from fedwsq.codecs.rotated import Rotated
-from fedwsq.codecs.sign import Sign
-from fedwsq.codecs.topk import Topk
-from fedwsq.codecs.uq import Uq
+import typing
 
-CODECS: dict[str, type[Codec]] = {
-    "danuq": Danuq,
-    "danuq8": Danuq8,
-    "ecq": Ecq,
-    "eden": Eden,
-    "float16": Float16,
-    "float32": Float32,
-    "fp": Fp,
-    "nf": Nf,
-    "qsgd": Qsgd,
-    "rotated": Rotated,
-    "sign": Sign,
-    "topk": Topk,
-    "uq": Uq,
+from fedwsq.core import lazy
+
+# Levels are plain numbers, to be had without torch. As in `fedwsq/__init__.py`.
+_HOMES = {
+    "fedwsq.codecs.base": "Codec Packet Stateless",
+    "fedwsq.codecs.bits": "BITS BitPolicy Fixed",
+    "fedwsq.codecs.danuq": "Danuq Danuq8",
+    "fedwsq.codecs.ecq": "Ecq",
+    "fedwsq.codecs.eden": "Eden",
+    "fedwsq.codecs.float16": "Float16",
+    "fedwsq.codecs.float32": "Float32",
+    "fedwsq.codecs.fp": "Fp",
+    "fedwsq.codecs.nf": "Nf",
+    "fedwsq.codecs.qsgd": "Qsgd",
+    "fedwsq.codecs.rates": "Rates",
+    "fedwsq.codecs.rotated": "Rotated",
+    "fedwsq.codecs.sign": "Sign",
+    "fedwsq.codecs.table": "CODECS",
+    "fedwsq.codecs.topk": "Topk",
+    "fedwsq.codecs.uq": "Uq",
 }
+
+if typing.TYPE_CHECKING:
+    from fedwsq.codecs.base import Codec, Packet, Stateless
+    from fedwsq.codecs.bits import BITS, BitPolicy, Fixed
+    from fedwsq.codecs.danuq import Danuq, Danuq8
+    from fedwsq.codecs.ecq import Ecq
+    from fedwsq.codecs.eden import Eden
+    from fedwsq.codecs.float16 import Float16
+    from fedwsq.codecs.float32 import Float32
+    from fedwsq.codecs.fp import Fp
+    from fedwsq.codecs.nf import Nf
+    from fedwsq.codecs.qsgd import Qsgd
+    from fedwsq.codecs.rates import Rates
+    from fedwsq.codecs.rotated import Rotated
+    from fedwsq.codecs.sign import Sign
+    from fedwsq.codecs.table import CODECS
+    from fedwsq.codecs.topk import Topk
+    from fedwsq.codecs.uq import Uq
+else:
+    __getattr__ = lazy.lazily(__name__, _HOMES)
 
 __all__ = [
     "BITS",

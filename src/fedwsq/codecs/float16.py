@@ -23,6 +23,9 @@ from fedwsq.codecs.rates import Rates
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Rate
 
+# The largest magnitude of 11 bits that `check` takes: what is above it would be rounded to more.
+LARGEST = 1387 * 2.0**56
+
 
 @dataclass(frozen=True)
 class Float16(Stateless):
@@ -39,7 +42,10 @@ class Float16(Stateless):
     def encode(self, x: Tensor, shared: Tensor, rate: Rate, seed: int) -> Packet:
         self.rates.require(rate, "float16")
         values = finite_values(x, "float16")
-        scale = power_of_two(largest_magnitude(values))
+        top = largest_magnitude(values)
+        if top > LARGEST:
+            values = values.clip(-LARGEST, LARGEST)
+        scale = power_of_two(top)
         code = (values / np.float32(scale or 1.0)).astype("<f2").tobytes()
         return Packet(code, (scale,), rate, len(values), own_scale=True, rows=rows_of(x.shape))
 

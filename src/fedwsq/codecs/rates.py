@@ -1,9 +1,14 @@
 """The bit rates that a codec offers, and the one refusal of any other."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from fedwsq.core.errors import ConfigError
-from fedwsq.core.types import Rate
+
+if TYPE_CHECKING:  # torch comes with it, and is not needed for numbers
+    from fedwsq.core.types import Rate
 
 
 @dataclass(frozen=True)
@@ -19,12 +24,12 @@ class Rates:
     fixed_length: bool
 
     @classmethod
-    def of(cls, *rates: Rate) -> "Rates":
+    def of(cls, *rates: Rate) -> Rates:
         """These and no others."""
         return cls(tuple(sorted(rates)), fixed_length=True)
 
     @classmethod
-    def between(cls, lowest: Rate, highest: Rate) -> "Rates":
+    def between(cls, lowest: Rate, highest: Rate) -> Rates:
         """All from `lowest` to `highest`, both included."""
         return cls((lowest, highest), fixed_length=False)
 

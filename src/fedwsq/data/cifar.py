@@ -32,6 +32,8 @@ class Cifar:
     # Of the binary layout: labels, the last of them the class, then the pixels by channel.
     record_bytes: int
     label_key: str  # of the python layout
+    names_file: Mapping[str, str]  # suffix of a layout -> the file that names its classes
+    names_key: str  # of the python layout
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -56,7 +58,21 @@ def read_cifar(kind: Cifar, root: str) -> Dataset:
         mean=kind.mean,
         std=kind.std,
         augment=True,
+        class_names=_class_names(kind, folder / kind.names_file[suffix]),
     )
+
+
+def _class_names(kind: Cifar, path: Path) -> tuple[str, ...]:
+    """As the archive names them; none where its file of names is missing, or of something else."""
+    if not path.is_file():
+        return ()
+    if path.suffix == ".txt":
+        listed: object = _content(path).split()
+    else:
+        listed = _entries(path).get(kind.names_key.encode())
+    names = listed if isinstance(listed, list) else []
+    found = tuple(name.decode(errors="replace") for name in names if isinstance(name, bytes))
+    return found if len(found) == kind.classes else ()
 
 
 def _find(kind: Cifar, root: Path) -> tuple[Path, str]:
@@ -115,18 +131,7 @@ def _read_binary(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
 
 def _read_python(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     """The published pickle, read without trusting it."""
-    with open(path, "rb") as file:
-        content = file.read(MAX_PICKLE_BYTES + 1)
-    if len(content) > MAX_PICKLE_BYTES:
-        raise DataError(f"{path} is larger than any published file; unpack it again")
-    try:
-        batch = read_pickle(content)
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
-    except (ValueError, LookupError) as error:
-        raise DataError(f"{path} is not a readable pickle; unpack it again") from error
-
-    found = batch if isinstance(batch, dict) else {}
+    found = _entries(path)
     pixels = uint8_rows(found.get(b"data"), PIXELS)
     if not pixels:
         raise DataError(
@@ -142,6 +147,25 @@ def _read_python(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     # A copy: torch wants writable memory.
     images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8)
     return images.view(-1, *SHAPE), torch.tensor(labels)
+
+
+def _entries(path: Path) -> dict[object, object]:
+    """The dict that a published pickle holds; empty if it holds something else."""
+    try:
+        found = read_pickle(_content(path))
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    except (ValueError, LookupError) as error:
+        raise DataError(f"{path} is not a readable pickle; unpack it again") from error
+    return found if isinstance(found, dict) else {}
+
+
+def _content(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        content = file.read(MAX_PICKLE_BYTES + 1)
+    if len(content) > MAX_PICKLE_BYTES:
+        raise DataError(f"{path} is larger than any published file; unpack it again")
+    return content
 
 
 def _are_bytes(labels: object, count: int) -> bool:

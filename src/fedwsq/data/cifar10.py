@@ -17,6 +17,8 @@ CIFAR10 = Cifar(
     test=TEST,
     record_bytes=RECORD_BYTES,
     label_key="labels",
+    names_file={".bin": "batches.meta.txt", "": "batches.meta"},
+    names_key="label_names",
     mean=(0.4914, 0.4822, 0.4465),
     # The published code's; the true std over pixels is about .247, .243, .262.
     std=(0.2023, 0.1994, 0.2010),

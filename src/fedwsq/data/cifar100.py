@@ -13,6 +13,8 @@ CIFAR100 = Cifar(
     test=("test",),
     record_bytes=2 + PIXELS,  # the coarse label, the fine label, the pixels
     label_key="fine_labels",
+    names_file={".bin": "fine_label_names.txt", "": "meta"},
+    names_key="fine_label_names",
     mean=(0.5071, 0.4867, 0.4408),  # mean and std as in the published code
     std=(0.2675, 0.2565, 0.2761),
 )

@@ -67,8 +67,14 @@ class Dataset:
     augment: bool = False  # whether the published augmentation suits this data
     # int64 [training examples]: whose each one is, numbered from 0; None: nobody knows.
     groups: Tensor | None = None
+    class_names: tuple[str, ...] = ()  # in the order of the labels, for people; empty: unknown
 
     def __post_init__(self) -> None:
+        if self.class_names and len(self.class_names) != self.classes:
+            raise DataError(
+                f"{len(self.class_names)} class names but {self.classes} classes; "
+                "name all of them or none"
+            )
         if self.groups is not None and len(self.groups) != len(self.train):
             raise DataError(
                 f"{len(self.groups)} groups but {len(self.train)} training examples; "

@@ -17,4 +17,5 @@ def digits() -> Dataset:
         train=Examples([x[~test]], y[~test]),
         test=Examples([x[test]], y[test]),
         classes=10,
+        class_names=tuple(map(str, bunch.target_names)),
     )

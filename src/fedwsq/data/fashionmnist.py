@@ -14,6 +14,8 @@ from fedwsq.core.errors import DataError
 from fedwsq.data.dataset import Dataset, Examples, data_root, warn_if_partial
 
 TITLE = "Fashion-MNIST"
+# As its authors list them; no file of the archive does.
+CLASS_NAMES = "T-shirt trouser pullover dress coat sandal shirt sneaker bag boot"
 FOLDERS = ("FashionMNIST/raw", "fashion-mnist", ".")
 HELP = (
     "`fedwsq fetch fashionmnist` gets it, or put the four idx files, .gz or unpacked, from "
@@ -31,6 +33,7 @@ def fashionmnist(root: str = "") -> Dataset:
         classes=10,
         mean=(0.2860,),  # over the training pixels, as commonly published; std too
         std=(0.3530,),
+        class_names=tuple(CLASS_NAMES.split()),
     )
 
 

@@ -59,7 +59,8 @@ def hub(
         for column, y in zip(columns, labels, strict=True)
     ]
     mean, std = pixel_stats(examples[0])
-    return Dataset(examples[0], examples[1], classes, mean, std, augment=True)
+    names = tuple(getattr(tables[0].features[label], "names", None) or ())
+    return Dataset(examples[0], examples[1], classes, mean, std, augment=True, class_names=names)
 
 
 def _table(repo: str, split: str, config: str, revision: str, download: bool) -> Any:

@@ -34,8 +34,10 @@ def imagefolder(root: str, size: int = 0, test: float = 0.2) -> Dataset:
 
     train, tested = decode_files(str(folder), folder, kept, held, form)
     mean, std = pixel_stats(train)
-    classes = 1 + max([*kept.values(), *held.values()])
-    return Dataset(train, tested, classes, mean, std, augment=True)
+    # Every class has an image, in the folder that names it.
+    names = {label: path.split("/")[-2] for path, label in (kept | held).items()}
+    ordered = tuple(names[label] for label in range(len(names)))
+    return Dataset(train, tested, len(names), mean, std, augment=True, class_names=ordered)
 
 
 def _list(folder: Path, share: float) -> tuple[Labelled, Labelled]:

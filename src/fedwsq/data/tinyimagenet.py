@@ -33,6 +33,7 @@ def tinyimagenet(root: str = "") -> Dataset:
         mean=(0.4802, 0.4481, 0.3975),  # mean and std as in the published code
         std=(0.2770, 0.2691, 0.2821),
         augment=True,
+        class_names=_class_names(folder / "words.txt", labels),
     )
 
 
@@ -59,6 +60,17 @@ def _labels(path: Path) -> dict[str, int]:
             f"{path} must name classes, each once; it has {len(wnids)} lines; unpack it again"
         )
     return labels
+
+
+def _class_names(path: Path, labels: dict[str, int]) -> tuple[str, ...]:
+    """The first word for each class; as they are listed where the file of words is missing."""
+    if not path.is_file():
+        return tuple(labels)
+    words = {}
+    for line in path.read_text(errors="replace").splitlines():
+        wnid, _, synonyms = line.partition("\t")
+        words[wnid] = synonyms.partition(",")[0]
+    return tuple(words.get(wnid) or wnid for wnid in labels)
 
 
 def _train(folder: Path, labels: dict[str, int]) -> Labelled:

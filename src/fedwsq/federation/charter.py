@@ -47,7 +47,7 @@ class Charter:
         parts = ("seed", "algorithm", "training", "model", "uplink", "downlink", "data", "metric")
         shared: Settings = {"wire": VERSION}
         for part in parts:
-            shared |= dict(_dotted(part, plan[part]))
+            shared |= dict(dotted(part, plan[part]))
         if self.plan.training.schedule == "published":
             shared["rounds"] = self.plan.rounds  # the learning rates depend on it
         for name in ("training.precision", *PLACES):
@@ -84,13 +84,13 @@ def difference(mine: Settings, theirs: Mapping[str, object]) -> str | None:
     return None
 
 
-def _dotted(prefix: str, value: object) -> Iterator[tuple[str, object]]:
+def dotted(prefix: str, value: object) -> Iterator[tuple[str, object]]:
     """`training`, {"lr": 0.1} -> `training.lr`, 0.1."""
     if not isinstance(value, Mapping):
         yield prefix, _plain(value)
         return
     for name, inner in value.items():
-        yield from _dotted(f"{prefix}.{name}", inner)
+        yield from dotted(f"{prefix}.{name}", inner)
 
 
 def _plain(value: object) -> object:

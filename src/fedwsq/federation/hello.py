@@ -34,20 +34,25 @@ def greet(
 ) -> dict[int, Introduction | str]:
     """Ask clients who they are; a string says why one cannot take part.
 
-    The settings go out whole, so that an end that differs can say in what. `deadline` is as in
-    `Transport.dispatch`.
+    `deadline` is as in `Transport.dispatch`.
     """
-    text = json.dumps(charter.settings)
     orders = []
     for client in clients:
         key = Key(charter.plan.seed, 0, client)
-        hello = Message(Kind.HELLO, key, run, agreement=charter.digest, text=text)
-        orders.append(Order(key, encode(hello, charter.schema)))
+        orders.append(Order(key, encode_hello(charter, client, run)))
     found: dict[int, Introduction | str] = {}
     for answer in Asking(transport, b"", orders, deadline):
         # The first answer counts.
         found.setdefault(answer.key.client, _read(charter, answer, run))
     return {order.key.client: found.get(order.key.client, "no reply") for order in orders}
+
+
+def encode_hello(charter: Charter, client: int, run: bytes) -> bytes:
+    """The settings go out whole, so that an end that differs can say in what."""
+    key = Key(charter.plan.seed, 0, client)
+    text = json.dumps(charter.settings)
+    hello = Message(Kind.HELLO, key, run, agreement=charter.digest, text=text)
+    return encode(hello, charter.schema)
 
 
 def told(found: Mapping[int, Introduction | str]) -> Census:

@@ -3,7 +3,7 @@
 Both ends have the model. Only a client has its examples. Only the server has its test data, if any.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, Protocol
@@ -208,6 +208,8 @@ class Census:
     examples: Callable[[int], int | None] = lambda client: None
     certain: bool = False  # whether it knows so itself, as who split the data; or was told
     label_counts: Callable[[], Tensor | None] = lambda: None  # [clients, classes]
+    # Who could take part now, in ascending order; None: all of them, always.
+    present: Callable[[], Sequence[int] | None] = lambda: None
 
 
 class Batch(NamedTuple):

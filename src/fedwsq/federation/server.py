@@ -4,7 +4,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -123,9 +123,15 @@ class Server:
         return record(done, self.charter.uplink)
 
     def sample(self, number: int) -> dict[int, Channel | None]:
-        """The clients of a round, in ascending order, each with its channel."""
+        """The clients of a round, in ascending order, each with its channel.
+
+        Drawn from those that are there; if all are, it is the same draw as if nobody had asked.
+        """
         seed = derive(self.plan.seed, "sample", number)
-        clients = sample(self.plan.data.clients, self.plan.clients_per_round, seed)
+        there = self.census.present()
+        if there is None:
+            there = range(self.plan.data.clients)
+        clients = sample(there, min(self.plan.clients_per_round, len(there)), seed)
         return {c: self.plan.channels(Key(self.plan.seed, number, c)) for c in clients}
 
     def broadcast(self, before: Snapshot, number: int) -> Broadcast:
@@ -287,8 +293,8 @@ def sane(params: Params) -> bool:
     return all(largest_magnitude(flat_values(x)) <= LARGEST_WEIGHT for x in params.values())
 
 
-def sample(population: int, count: int, seed: int) -> list[int]:
+def sample(population: Sequence[int], count: int, seed: int) -> list[int]:
     """Clients drawn uniformly without replacement, in ascending order; the cost does not depend on
     the population.
     """
-    return sorted(random.Random(seed).sample(range(population), count))
+    return sorted(random.Random(seed).sample(population, count))

@@ -112,7 +112,7 @@ class Site:
         received = self.receive(body)
         order = self._read_order(head, Kind.ORDER, received)
         began = time.perf_counter()
-        task = self._task(order.key)
+        task = self.task(order.key)
         try:
             memory = self._recall(order)
         except MemoryLost:
@@ -178,7 +178,8 @@ class Site:
         server = algorithm.init_server(self.charter.model.initial_params())
         return frozenset(algorithm.broadcast(server))
 
-    def _task(self, key: Key) -> LocalTask:
+    def task(self, key: Key) -> LocalTask:
+        """What a client of this site works on in a round."""
         plan = self.charter.plan
         shard = self.data.shard(key.client)
         if not len(shard.y):

@@ -17,6 +17,17 @@ if typing.TYPE_CHECKING:
     from fedwsq.flower.compression import compress
     from fedwsq.flower.mod import compress_mod
 else:
-    __getattr__ = lazy.lazily(__name__, _HOMES)
+    _find = lazy.lazily(__name__, _HOMES)
+
+    def __getattr__(name: str) -> object:
+        try:
+            return _find(name)
+        except ModuleNotFoundError as error:
+            if not str(error.name).startswith("flwr"):
+                raise
+            raise ImportError(
+                f"fedwsq.flower.{name} needs Flower: pip install 'fedwsq[flower]'"
+            ) from None
+
 
 __all__ = ["compress", "compress_mod"]

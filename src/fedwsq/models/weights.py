@@ -174,7 +174,7 @@ def _require_same_classes(
     """Raise if the shapes that differ are those of a classifier for other classes."""
     outputs = set()
     for there, here in differ.values():
-        if there[1:] != here[1:] or here[:1] != (classes,):
+        if not there or there[1:] != here[1:] or here[:1] != (classes,):
             return
         outputs.add(there[0])
     if len(outputs) == 1 and 0 not in outputs:

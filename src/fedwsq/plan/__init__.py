@@ -15,7 +15,7 @@ _HOMES = {
     "fedwsq.plan.methods": "METHODS Method",
     "fedwsq.plan.paths": "PLACES locate places",
     "fedwsq.plan.read": "parse_override parse_overrides read_config shipped_configs",
-    "fedwsq.plan.settings": "BuildModel DataPlan LoadData ModelPlan Plan SplitData",
+    "fedwsq.plan.settings": "BuildModel DataPlan LoadData ModelPlan Plan RecordPlan SplitData",
     "fedwsq.plan.tables": "TABLES",
 }
 
@@ -29,7 +29,15 @@ if typing.TYPE_CHECKING:
     from fedwsq.plan.methods import METHODS, Method
     from fedwsq.plan.paths import PLACES, locate, places
     from fedwsq.plan.read import parse_override, parse_overrides, read_config, shipped_configs
-    from fedwsq.plan.settings import BuildModel, DataPlan, LoadData, ModelPlan, Plan, SplitData
+    from fedwsq.plan.settings import (
+        BuildModel,
+        DataPlan,
+        LoadData,
+        ModelPlan,
+        Plan,
+        RecordPlan,
+        SplitData,
+    )
     from fedwsq.plan.tables import TABLES
 else:
     __getattr__ = lazy.lazily(__name__, _HOMES)
@@ -50,6 +58,7 @@ __all__ = [
     "ModelPlan",
     "Overrides",
     "Plan",
+    "RecordPlan",
     "SplitData",
     "dump_plan",
     "entry_settings",

@@ -36,9 +36,10 @@ def dump_plan(plan: Plan) -> str:
 def plan_digest(plan: Plan) -> str:
     """Sixteen hex digits that two runs share when what they compute does not differ."""
     settings = plan_settings(plan)
-    # A run that goes on for longer is still the same run, and so is one on another machine.
-    del settings["rounds"]
-    del settings["patience"]
+    # A run that goes on for longer or keeps more is still the same run, and so is one on another
+    # machine.
+    for name in ("rounds", "patience", "record"):
+        del settings[name]
     # As long as nobody has set these, a run from before they were there is the same run, too.
     for name, default in (("bounds", Bounds()), ("combine", Mean())):
         if getattr(plan, name) == default:

@@ -88,6 +88,18 @@ class ModelPlan:
 
 
 @dataclass(frozen=True)
+class RecordPlan:
+    """What a run keeps beyond its rows; it changes nothing of what the run computes."""
+
+    # Rounds whose messages are kept, with the model before: what `fedwsq analyze` looks at.
+    rounds: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if any(number < 1 for number in self.rounds):
+            raise ConfigError(f"rounds is {list(self.rounds)}, must be rounds, which count from 1")
+
+
+@dataclass(frozen=True)
 class Plan:
     """A whole run: weight standardization x algorithm x codec x bits, on some data."""
 
@@ -115,6 +127,7 @@ class Plan:
     downlink: Downlink = Downlink()
     channels: Channels = NoChannels()
     bounds: Bounds = Bounds()
+    record: RecordPlan = RecordPlan()
 
     def __post_init__(self) -> None:
         at_least_one = (

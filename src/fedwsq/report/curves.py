@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedwsq.federation.record import RoundRecord
+from fedwsq.report.compare import total_bytes
 
 Values: TypeAlias = npt.NDArray[np.float64]
 Columns: TypeAlias = Mapping[str, Values]  # one value a row; nan is what was not measured
@@ -16,11 +17,6 @@ Quantity: TypeAlias = Callable[[RoundRecord], float | None]
 
 # The first points of a line lie far apart on a logarithmic axis, so all of them are drawn.
 WHOLE_START = 50
-
-
-def total_bytes(row: RoundRecord) -> int:
-    """Both directions."""
-    return row.uplink_bytes + row.downlink_bytes
 
 
 def loss(row: RoundRecord) -> float | None:

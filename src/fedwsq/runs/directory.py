@@ -12,6 +12,7 @@ from fedwsq.core.files import try_lock, write_atomically
 from fedwsq.federation.record import RoundRecord
 
 ROWS = "rounds.jsonl"
+MESSAGES = "messages"
 
 
 class FolderInUse(RunError):
@@ -71,6 +72,11 @@ def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
                 f"{folder} is in use by another process; choose another --out or wait for it"
             )
         yield
+
+
+def model_before(folder: Path, number: int) -> Path:
+    """Where a run keeps the model before a round whose messages it keeps."""
+    return folder / MESSAGES / f"round-{number}-before.safetensors"
 
 
 def append_row(rows: TextIO, record: RoundRecord) -> None:

@@ -36,7 +36,16 @@ from fedwsq.runs.backend import (
     resolve_device,
 )
 from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
-from fedwsq.runs.directory import ROWS, append_row, locked, make_folder, require_free, rewind
+from fedwsq.runs.directory import (
+    MESSAGES,
+    ROWS,
+    append_row,
+    locked,
+    make_folder,
+    model_before,
+    require_free,
+    rewind,
+)
 from fedwsq.runs.failures import LOG, Log, Watch, keeping_reason, stop_at_once
 from fedwsq.runs.forecast import Forecast, foresee
 from fedwsq.runs.manifest import (
@@ -49,7 +58,7 @@ from fedwsq.runs.manifest import (
 from fedwsq.runs.summary import Summary, summarize
 from fedwsq.training.local import load
 from fedwsq.training.precision import resolve_precision
-from fedwsq.transports import Recorder
+from fedwsq.transports import Recorder, Transport
 from fedwsq.transports.blame import printable
 
 MAX_EMPTY_ROUNDS = 3  # without a single reply, in a row: then nobody will ever answer
@@ -171,7 +180,7 @@ class Run:
         with closing(transport), open(self.folder / ROWS, "a") as rows:
             server = Server(
                 self.charter,
-                Recorder(transport, self.folder / "messages") if keep_messages else transport,
+                self._recorded(transport, keep_messages),
                 evaluator,
                 self.backend.census,
                 self._start,
@@ -179,6 +188,7 @@ class Run:
             )
             try:
                 while self._committed.round < self.plan.rounds and not self._reached():
+                    self._keep_model()
                     record = replace(server.step(progress), config=self.digest)
                     self._commit(record, server.snapshot, rows)
                     for listen in listeners:
@@ -190,6 +200,11 @@ class Run:
         self._export("model.safetensors", self._committed)
         write_atomically(self.folder / "summary.json", self.summary().text().encode())
         return self.summary()
+
+    @property
+    def id(self) -> str:
+        """Drawn when the run was created; no two have the same."""
+        return self._start.run.hex()
 
     def summary(self) -> Summary:
         """The totals of all rows so far."""
@@ -204,7 +219,22 @@ class Run:
 
     def manifest(self) -> Manifest:
         made = make_manifest(self.plan, self.digest, self.backend, self.machine)
-        return {**made, "run": self._start.run.hex()}
+        return {**made, "run": self.id}
+
+    def _recorded(self, transport: Transport, everything: bool) -> Transport:
+        """The transport with files of what passes: of all rounds, or of those that are named."""
+        if not everything and not self.plan.record.rounds:
+            return transport
+        return Recorder(
+            transport, self.folder / MESSAGES, () if everything else self.plan.record.rounds
+        )
+
+    def _keep_model(self) -> None:
+        """The model before the next round, if the plan wants that round kept."""
+        number = self._committed.round + 1
+        if number in self.plan.record.rounds:
+            path = model_before(self.folder, number)
+            save_tensors(path, self._committed.server["params"], {"round": str(number - 1)})
 
     def _commit(self, record: RoundRecord, snapshot: Snapshot, rows: TextIO) -> None:
         """A round is done: its row first, then the models and the checkpoint.

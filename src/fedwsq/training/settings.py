@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedwsq.core.errors import ConfigError
-from fedwsq.core.ranges import ABOVE_0, require
+from fedwsq.core.ranges import ABOVE_0, FROM_0_FINITE, require
 from fedwsq.training.losses import CROSS_ENTROPY, Criterion
 from fedwsq.training.optimizers import Optimizer, Sgd
 from fedwsq.training.precision import Precision
@@ -36,9 +36,8 @@ class Training:
             raise ConfigError(
                 f"lr_decay is {self.lr_decay}, must be above 0 and at most 1 (1: no decay)"
             )
-        for name in ("batch_size", "weight_decay", "clip_norm", "agc"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}, must not be negative")
+        require(FROM_0_FINITE, batch_size=self.batch_size, weight_decay=self.weight_decay)
+        require(FROM_0_FINITE, clip_norm=self.clip_norm, agc=self.agc)
 
     def batch_size_for(self, examples: int) -> int:
         """As given, or so that an epoch over a shard has at most `batches_per_epoch` batches."""

@@ -1,6 +1,6 @@
 """A transport around a transport: keeps every message that passes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from fedwsq.transports.base import Answer, Order, Reply, Transport
@@ -8,17 +8,24 @@ from fedwsq.wire import Kind, kind_of
 
 
 class Recorder:
-    """Files for `fedwsq inspect`: broadcasts, orders and replies by round and client."""
+    """Files for `fedwsq inspect` and `analyze`: broadcasts, orders and replies by round and client.
 
-    def __init__(self, inner: Transport, folder: Path) -> None:
+    Of these `rounds` only; of all where none are named.
+    """
+
+    def __init__(self, inner: Transport, folder: Path, rounds: Container[int] = ()) -> None:
         self.inner = inner
         self.folder = folder
+        self.rounds = rounds
         folder.mkdir(exist_ok=True)
 
     def dispatch(
         self, body: bytes, orders: Sequence[Order], deadline: float | None = None
     ) -> Iterator[Answer]:
         if not orders:
+            return
+        if self.rounds and orders[0].key.round not in self.rounds:
+            yield from self.inner.dispatch(body, orders, deadline)
             return
         # Clients are also asked to evaluate: those files say so, a round's own do not.
         kind = kind_of(orders[0].head)

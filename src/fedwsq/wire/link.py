@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from fedwsq.codecs import BitPolicy, Codec, Fixed, Float32
+from fedwsq.codecs import CODECS, BitPolicy, Codec, Fixed, Float32
 from fedwsq.codecs.base import name_of
 from fedwsq.codecs.measure import normal_error, normal_zeros
 from fedwsq.core.errors import ConfigError
@@ -55,7 +55,8 @@ class Link:
         if self.select not in get_args(Select):
             raise ConfigError(f"select is {self.select!r}; it can be {', '.join(SELECTS)}")
         if self.rest.rates.only is None:
-            raise ConfigError("rest needs a codec with a single rate: float32, float16 or danuq8")
+            single = [name for name, codec in CODECS.items() if codec().rates.only is not None]
+            raise ConfigError(f"rest needs a codec with a single rate: one of {', '.join(single)}")
         only = self.codec.rates.only
         if only is not None:
             object.__setattr__(self, "bits", self.bits.at(only))

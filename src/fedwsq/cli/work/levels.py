@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from fedwsq.cli.plot import blank, save
-from fedwsq.codecs import CODECS
-from fedwsq.codecs.grid import Grid
+from fedwsq.cli.start import loading
 from fedwsq.codecs.levels import (
     best_scale,
     density,
@@ -56,15 +55,18 @@ class LevelSet(NamedTuple):
 
 def level_set(name: str, bits: int, kind: str | None = None) -> LevelSet:
     """The levels of a codec in the table; ConfigError when it has none."""
+    # Plain numbers; the other codecs come with torch.
+    if name == "danuq":
+        return LevelSet(levels(bits, kind or "paper"))
+    with loading():
+        from fedwsq.codecs import CODECS
     if name not in CODECS:
         offer = f"{', '.join(CODECS)}{did_you_mean(name, CODECS)}"
         raise ConfigError(f"no codec {name!r}; there are {offer}")
-    if name == "danuq":
-        return LevelSet(levels(bits, kind or "paper"))
     if name != "eden" and not callable(getattr(CODECS[name], "levels", None)):
         raise ConfigError(f"codec {name} has no fixed levels; try danuq or uq")
 
-    codec = with_kind(name, kind)
+    codec = with_kind(CODECS[name], name, kind)
     codec.rates.require(bits, name, what="levels")
     # What EDEN quantizes is rotated, so nearly normal: its levels are the best for N(0, 1).
     if name == "eden":
@@ -73,9 +75,10 @@ def level_set(name: str, bits: int, kind: str | None = None) -> LevelSet:
     return LevelSet(found, best_scale(found), codec.unit)
 
 
-def with_kind(name: str, kind: str | None) -> Any:
+def with_kind(target: Any, name: str, kind: str | None) -> Any:
     """The codec, with the one setting of its own that knows this kind."""
-    target: Any = CODECS[name]
+    from fedwsq.codecs.grid import Grid
+
     if kind is None:
         return target()
     # Settings that all codecs with levels share say nothing about which levels they are.

@@ -18,11 +18,7 @@ from fedwsq.plan import load_plan, parse_overrides
 SHOWN_CLIENTS = 20
 SHOWN_COLUMNS = 100
 SHADES = " .:-=+*#%@"
-# As published; data sets with more classes have no room for names on an axis.
-CLASS_NAMES = {
-    "cifar10": "airplane automobile bird cat deer dog frog horse ship truck",
-    "fashionmnist": "T-shirt trouser pullover dress coat sandal shirt sneaker bag boot",
-}
+NAMED_CLASSES = 30  # an axis has no room for the names of more
 
 
 class Found(NamedTuple):
@@ -89,8 +85,7 @@ def find(args: argparse.Namespace) -> Found:
     # Several targets an example, or real numbers, are not classes.
     if labels.dim() != 1 or labels.is_floating_point():
         return found
-    names = tuple(CLASS_NAMES.get(plan.data.load.name, "").split())
-    return found._replace(labels=labels, classes=dataset.classes, names=names)
+    return found._replace(labels=labels, classes=dataset.classes, names=dataset.class_names)
 
 
 def describe(found: Found) -> list[str]:
@@ -162,7 +157,7 @@ def draw(figure: Any, found: Found, counts: Tensor) -> None:
     )
     axes.set(title=headline(found), xlabel="class", ylabel="client")
     whole_numbers(axes.yaxis)
-    if found.names:
+    if found.names and found.classes <= NAMED_CLASSES:
         axes.set_xticks(range(found.classes), found.names, rotation=45, ha="right")
     else:
         whole_numbers(axes.xaxis)

@@ -1,7 +1,7 @@
 """Interactive charts, drawn by Bokeh: what it takes to draw them later, in a browser."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +26,10 @@ class Axis(NamedTuple):
     unit: float = 1.0  # a value is divided by it
     logarithmic: bool = False
     whole: bool = False  # nothing has half of one
+
+    @property
+    def percent(self) -> bool:
+        return self.format.endswith("%")
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,8 @@ def chart_json(lines: Sequence[Line], x: Axis, y: Axis, height: int) -> str:
     drawn = [(line, _source(library, line, x, y, points_each(lines))) for line in lines]
     for line, source in drawn:
         _band(figure, line, y, source)
-    curves = [_line(figure, line, y, source) for line, source in drawn]
-    figure.add_tools(_hover(library, curves, x, y))
+    for line, source in drawn:
+        _line(figure, line, y, source)
     return json.dumps(library.embed.json_item(figure))
 
 
@@ -107,7 +111,6 @@ def _source(library: Any, line: Line, x: Axis, y: Axis, most: int) -> Any:
         average = curve(line.runs, x.column, "smoothed").thinned(most)
         if len(average) == len(found):
             data |= _columns(average, x, "smoothed")
-    data["label"] = [line.label] * len(found)
     return library.models.ColumnDataSource(data)
 
 
@@ -136,8 +139,8 @@ def _band(figure: Any, line: Line, y: Axis, source: Any) -> None:
     )
 
 
-def _line(figure: Any, line: Line, y: Axis, source: Any) -> Any:
-    return figure.line(
+def _line(figure: Any, line: Line, y: Axis, source: Any) -> None:
+    figure.line(
         "x",
         y.column,
         source=source,
@@ -152,21 +155,3 @@ def _line(figure: Any, line: Line, y: Axis, source: Any) -> Any:
 def _tags(line: Line, y: Axis) -> list[object]:
     """By which the page's script finds what to hide, to repaint and to smooth."""
     return [line.number, line.look.number, y.column]
-
-
-def _hover(library: Any, curves: Sequence[Any], x: Axis, y: Axis) -> Any:
-    """What is under the pointer, of the nearest line alone. Bokeh escapes what columns hold."""
-    rows: Mapping[str, str] = {
-        "": "@label",
-        y.label: f"@{y.column}{{{y.format}}}",
-        "seeds from, to": f"@{y.column}_low{{{y.format}}}, @{y.column}_high{{{y.format}}}",
-        x.label: f"@x{{{x.format}}}",
-        "round": "@round{0,0}",
-        "seeds": "@seeds{0}",
-    }
-    return library.models.HoverTool(
-        renderers=list(curves),
-        tooltips=list(rows.items()),
-        line_policy="nearest",
-        limit=1,
-    )

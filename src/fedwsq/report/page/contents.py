@@ -8,7 +8,8 @@ from statistics import fmean
 from typing import NamedTuple
 
 from fedwsq.core.version import VERSION
-from fedwsq.report.curves import columns, total_bytes
+from fedwsq.report.compare import bytes_to, flags, smoothed, total_bytes
+from fedwsq.report.curves import columns
 from fedwsq.report.groups import Group, group_runs
 from fedwsq.report.looks import Look, look
 from fedwsq.report.page.charts import Line, points_each
@@ -21,13 +22,12 @@ from fedwsq.report.page.tables import (
     added,
     by_class,
     differences,
-    last_smoothed,
     reasons,
     shared,
     side_by_side,
+    usual_target,
 )
-from fedwsq.report.page.words import count, goal, score, text
-from fedwsq.report.target import bytes_to, usual_target
+from fedwsq.report.page.words import count, score, text
 from fedwsq.runs.lines import human_bytes
 from fedwsq.runs.reading import Reading
 
@@ -63,6 +63,7 @@ class Page:
     setting: str
     counted: str
     notices: Sequence[str]
+    doubts: Sequence[str]
     facts: Sequence[Fact]
     metric: str
     groups: Sequence[Entry]
@@ -89,6 +90,7 @@ def contents(readings: Sequence[Reading]) -> Page:
         setting=_setting(groups),
         counted=_counted(readings),
         notices=_notices(readings),
+        doubts=[text(flag) for flag in flags(groups)] if len(readings) > 1 else [],
         facts=_facts(groups, metric),
         metric=metric,
         groups=entries,
@@ -184,15 +186,15 @@ def _problems(run: Reading) -> list[str]:
 def _facts(groups: Sequence[Group], metric: str) -> list[Fact]:
     """The best score, and who got there with the fewest bytes."""
     facts = []
-    scored = _means(groups, last_smoothed)
+    scored = _means(groups, smoothed)
     if scored:
         best = max(scored, key=lambda label: scored[label])
         value = score(scored[best], metric)
         facts.append(Fact(f"Highest {metric}, smoothed", value, text(best)))
     target = usual_target(groups)
     if target is not None:
-        sent = _means(groups, lambda run: bytes_to(run.rows, target))
-        what = f"Fewest bytes to {goal(target, metric)}"
+        sent = _means(groups, lambda run: bytes_to(run, target))
+        what = f"Fewest bytes to {score(target, metric)}"
         facts += _fewest(what, sent)
     facts += _fewest("Least sent in all", _means(groups, added(total_bytes)))
     return facts

@@ -30,6 +30,9 @@ class Chart(NamedTuple):
     id: str
     title: str
     note: str
+    x: str
+    y: str
+    percent: bool
     json: str
     table: Table
 
@@ -106,9 +109,16 @@ def panel_charts(lines: Sequence[Line]) -> tuple[list[Chart], list[str]]:
 
 def make_chart(lines: Sequence[Line], x: Axis, y: Axis, panel: Panel, height: int) -> Chart:
     drawn = [line for line in lines if has_points([line], x.column, y.column)]
-    name = f"{y.column}-{x.column}"
-    table = numbers(drawn, x, y, panel.title)
-    return Chart(name, panel.title, panel.note, chart_json(drawn, x, y, height), table)
+    return Chart(
+        id=f"{y.column}-{x.column}",
+        title=panel.title,
+        note=panel.note,
+        x=x.label,
+        y=y.label,
+        percent=y.percent,
+        json=chart_json(drawn, x, y, height),
+        table=numbers(drawn, x, y, panel.title),
+    )
 
 
 def has_points(lines: Sequence[Line], x: str, y: str) -> bool:
@@ -157,7 +167,7 @@ def numbers(lines: Sequence[Line], x: Axis, y: Axis, caption: str) -> Table:
 
 
 def _point(x_value: float, y_value: float, x: Axis, y: Axis) -> str:
-    value = f"{100 * y_value:.1f} %" if y.format.endswith("%") else f"{y_value:.4g}"
+    value = f"{100 * y_value:.1f} %" if y.percent else f"{y_value:.4g}"
     if x is ROUND:
         return value
     return f"{value} at {x_value / x.unit:,.2f} {x.label.rpartition(' ')[2]}"

@@ -3,7 +3,7 @@
    All text is in the page already; nothing here writes HTML. */
 
 const figures = new Map();  // chart id -> Bokeh figure
-const zoomed = new Map();  // chart id -> the ranges that the reader chose
+const zoomed = new Map();  // chart id -> ranges that the reader chose, while the page is renewed
 const hidden = new Set(recall("hidden", []));
 let drawing = 0;  // of the main part that is shown; an older one stops drawing
 
@@ -55,9 +55,9 @@ function paint(figure) {
   for (const grid of figure.center) {
     grid.grid_line_color = colour("--grid");
   }
-  for (const { glyph, tags } of figure.renderers) {
-    const tone = colour(`--line-${tags[1]}`);
-    glyph.setv(glyph.type === "Line" ? { line_color: tone } : { fill_color: tone });
+  for (const { glyph } of figure.renderers) {
+    const tone = colour(`--line-${glyph.tags[1]}`);
+    glyph.setv({ [glyph.type === "Line" ? "line_color" : "fill_color"]: { value: tone } });
   }
 }
 
@@ -100,7 +100,7 @@ async function draw(plot) {
 
 function showGroups(figure) {
   for (const renderer of figure.renderers) {
-    renderer.visible = !hidden.has(renderer.tags[0]);
+    renderer.visible = !hidden.has(renderer.glyph.tags[0]);
   }
 }
 
@@ -108,8 +108,8 @@ function showGroups(figure) {
 
 function smooth(figure) {
   const wanted = recall("smooth", "no") === "yes";
-  for (const { glyph, tags } of figure.renderers) {
-    if (!tags.includes("accuracy")) {
+  for (const { glyph } of figure.renderers) {
+    if (!glyph.tags.includes("accuracy")) {
       continue;
     }
     const prefix = wanted ? "smoothed" : "accuracy";
@@ -121,24 +121,30 @@ function smooth(figure) {
 
 /* Zoom: by dragging, which Bokeh does, and by keys. */
 
-function ranges(figure) {
-  return [figure.x_range, figure.y_range];
+function zoom(range, ends) {
+  range.setv(ends);
+  range.have_updated_interactively = true;  // so that Bokeh leaves it there
 }
 
-function keepZoom(id, figure) {
-  const before = zoomed.get(id);
-  if (before) {
-    ranges(figure).forEach((range, axis) => range.setv(before[axis]));
+function noteZooms() {
+  for (const [id, figure] of figures) {
+    const ranges = figure ? [figure.x_range, figure.y_range] : [];
+    if (ranges.some((range) => range.have_updated_interactively)) {
+      zoomed.set(id, ranges.map(({ start, end }) => ({ start, end })));
+    }
   }
 }
 
-function noteZoom(id) {
-  const ends = ranges(figures.get(id)).map(({ start, end }) => ({ start, end }));
-  zoomed.set(id, ends);
+function keepZoom(id, figure) {
+  const [across, up] = zoomed.get(id) ?? [];
+  if (across) {
+    zoom(figure.x_range, across);
+    zoom(figure.y_range, up);
+    zoomed.delete(id);
+  }
 }
 
 function reset(id) {
-  zoomed.delete(id);
   Bokeh.index.get_by_id(figures.get(id).id)?.reset();
 }
 
@@ -151,8 +157,7 @@ function move(id, shift, factor) {
   const middle = (start + end) / 2 + shift * (end - start);
   const half = (end - start) / 2 * factor;
   const ends = [middle - half, middle + half].map((x) => (log ? Math.exp(x) : x));
-  range.setv({ start: ends[0], end: ends[1] });
-  noteZoom(id);
+  zoom(range, { start: ends[0], end: ends[1] });
 }
 
 const KEYS = {
@@ -174,6 +179,92 @@ document.addEventListener("keydown", (event) => {
   }
   event.preventDefault();
 });
+
+/* The pointer: the nearest point of the lines that are shown, in words. */
+
+const readout = document.getElementById("readout");
+const NEAR = 60;  // pixels
+
+function nearest(figure, left, top) {
+  const { frame } = Bokeh.index.get_by_id(figure.id);
+  let found = null;
+  for (const { glyph, data_source, visible } of figure.renderers) {
+    if (glyph.type !== "Line" || !visible) {
+      continue;
+    }
+    const column = glyph.y.field;
+    const { x, [column]: y } = data_source.data;
+    for (let point = 0; point < x.length; point++) {
+      const at = [frame.x_scale.compute(x[point]), frame.y_scale.compute(y[point])];
+      const far = Math.hypot(at[0] - left, at[1] - top);
+      if (far < (found?.far ?? NEAR)) {
+        found = { far, at, point, column, tags: glyph.tags, data: data_source.data };
+      }
+    }
+  }
+  return found;
+}
+
+function say(number, percent) {
+  return percent ? `${(100 * number).toFixed(1)} %` : Number(number.toPrecision(4)).toLocaleString("en");
+}
+
+function read(frame, figure, event) {
+  const box = frame.getBoundingClientRect();
+  const found = nearest(figure, event.clientX - box.left, event.clientY - box.top);
+  const dot = frame.querySelector(".dot");
+  readout.hidden = dot.hidden = !found;
+  if (!found) {
+    return;
+  }
+  const { x, y, percent } = frame.dataset;
+  const { at, data, point, column } = found;
+  const value = (name) => say(data[name][point], percent === "yes");
+  const rows = [[column === "smoothed" ? `${y}, smoothed` : y, value(column)]];
+  if (data.seeds[point] > 1) {
+    rows.push([`${data.seeds[point]} seeds`, `${value(`${column}_low`)} to ${value(`${column}_high`)}`]);
+  }
+  rows.push([x, say(data.x[point])]);
+  if (x !== "round") {
+    rows.push(["round", say(data.round[point])]);
+  }
+  const name = document.querySelector(`[data-group="${found.tags[0]}"]`).textContent;
+  readout.replaceChildren(line("b", name), ...rows.map(([key, text]) => {
+    const row = line("div", "");
+    row.append(line("span", key), line("span", text));
+    return row;
+  }));
+  dot.style.translate = `${at[0]}px ${at[1]}px`;
+  dot.style.background = `var(--line-${found.tags[1]})`;
+  place(box.left + at[0], box.top + at[1]);
+}
+
+function line(tag, text) {
+  const made = document.createElement(tag);
+  made.textContent = text;
+  return made;
+}
+
+function place(left, top) {
+  // Beside the point, on the side where there is room.
+  const { width, height } = readout.getBoundingClientRect();
+  const right = left + 14 + width < innerWidth;
+  readout.style.left = `${Math.max(8, right ? left + 14 : left - 14 - width)}px`;
+  readout.style.top = `${Math.max(8, Math.min(top - height / 2, innerHeight - height - 8))}px`;
+}
+
+for (const kind of ["pointermove", "pointerdown", "pointerout"]) {
+  document.addEventListener(kind, (event) => {
+    const frame = event.target.closest(".plot-frame");
+    const figure = frame && figures.get(frame.dataset.keys);
+    if (!figure || kind === "pointerout") {
+      readout.hidden = true;
+      all(".dot").forEach((dot) => { dot.hidden = true; });
+    } else {
+      read(frame, figure, event);
+    }
+  });
+}
 
 /* Buttons. */
 
@@ -215,7 +306,8 @@ const ACTIONS = {
       return;
     }
     const keys = { in: "+", out: "-" };
-    button.dataset.zoom === "all" ? reset(id) : move(id, ...KEYS[keys[button.dataset.zoom]]);
+    const key = keys[button.dataset.zoom];
+    key ? move(id, ...KEYS[key]) : reset(id);
   },
   async copy(button) {
     await navigator.clipboard.writeText(button.previousElementSibling.textContent);
@@ -295,6 +387,7 @@ async function renew() {
   const page = new DOMParser().parseFromString(text, "text/html");
   const open = all("[data-table][aria-expanded='true']").map((button) => button.dataset.table);
   const [left, top] = [scrollX, scrollY];
+  noteZooms();
   for (const figure of figures.values()) {
     figure?.document?.clear();
   }

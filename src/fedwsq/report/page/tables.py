@@ -9,12 +9,11 @@ import numpy as np
 
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan.read import Settings
-from fedwsq.report.curves import total_bytes
+from fedwsq.report.compare import bytes_to, plateau, smoothed, total_bytes
 from fedwsq.report.groups import Group, differing
 from fedwsq.report.looks import Look
 from fedwsq.report.page.drawings import Table
-from fedwsq.report.page.words import NOTHING, goal, score, score_range, seconds, text
-from fedwsq.report.target import bytes_to, usual_target
+from fedwsq.report.page.words import NOTHING, score, score_range, seconds, text
 from fedwsq.runs.lines import human_bytes
 from fedwsq.runs.reading import Reading
 
@@ -73,11 +72,6 @@ def best_score(run: Reading) -> float | None:
     return max((row.accuracy for row in run.rows if row.accuracy is not None), default=None)
 
 
-def last_smoothed(run: Reading) -> float | None:
-    found = (row.accuracy_ema for row in reversed(run.rows))
-    return next((value for value in found if value is not None), None)
-
-
 def added(quantity: Callable[[RoundRecord], float | None]) -> Callable[[Reading], float | None]:
     """The sum over a run's rows; None where a row does not know."""
 
@@ -103,7 +97,7 @@ def measures(metric: str, target: float | None) -> list[Measure]:
     factor = lambda values: Cell(f"{fmean(values):.1f} × less")  # noqa: RUF001
     found = [
         Measure("last", last_score, scores, max),
-        Measure("smoothed", last_smoothed, scores, max),
+        Measure("smoothed", smoothed, scores, max),
         Measure("best", best_score, scores, max),
         Measure("up", added(lambda row: row.uplink_bytes), sizes),
         Measure("down", added(lambda row: row.downlink_bytes), sizes),
@@ -111,13 +105,20 @@ def measures(metric: str, target: float | None) -> list[Measure]:
         Measure("than float32", total_factor, factor),
     ]
     if target is not None:
-        reached = lambda run: bytes_to(run.rows, target)
-        found.append(Measure(f"to {goal(target, metric)}", reached, sizes, min))
+        reached = lambda run: bytes_to(run, target)
+        found.append(Measure(f"to {score(target, metric)}", reached, sizes, min))
     return [
         *found,
         Measure("simulated", added(lambda row: row.simulated_seconds), times, min),
         Measure("took", added(lambda row: row.seconds), times),
     ]
+
+
+def usual_target(groups: Sequence[Group]) -> float | None:
+    """What the group came to that came to least: an accuracy that all of them reach."""
+    levels = [[plateau(run) for run in group.runs] for group in groups]
+    means = [fmean(x for x in each if x is not None) for each in levels if None not in each]
+    return min(means, default=None)
 
 
 def side_by_side(groups: Sequence[Group], metric: str) -> Summary:
@@ -136,7 +137,7 @@ def side_by_side(groups: Sequence[Group], metric: str) -> Summary:
         "round, of its moving average, and of the best round; bytes up, down and in all"
     )
     if target is not None:
-        caption += f", and in all until the average stayed at {goal(target, metric)} or above"
+        caption += f", and in all until the average stayed at {score(target, metric)} or above"
     caption += "."
     return Summary(caption, ["", *(measure.title for measure in chosen)], rows)
 

@@ -17,11 +17,6 @@ def score(value: float | None, metric: str) -> str:
     return f"{value:.4g}"
 
 
-def goal(value: float, metric: str) -> str:
-    """`77 %`: a round number that somebody chose."""
-    return f"{100 * value:g} %" if metric == "accuracy" else f"{value:g}"
-
-
 def score_range(values: Sequence[float], metric: str) -> str:
     """`92.9 to 93.8 %`; nothing of a single one."""
     if len(values) < 2:

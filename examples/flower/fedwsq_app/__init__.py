@@ -1,0 +1,1 @@
+"""fedwsq as a Flower app."""

@@ -1,0 +1,92 @@
+"""Rounds whose messages were kept: what each of their clients learned.
+
+A message holds what the code left of an update. What the client had before can be had again where
+the method keeps no memory on clients: from the model before, with the same batches, its training
+gives the same bits.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from fedwsq.analysis.subject import Options, Subject
+from fedwsq.core.errors import RunError
+from fedwsq.core.threads import one_thread
+from fedwsq.core.types import Params
+from fedwsq.federation.site import Site
+from fedwsq.runs.directory import MESSAGES, model_before
+from fedwsq.wire import Kind, decode
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class KeptRound:
+    """What the clients of a round learned."""
+
+    number: int
+    deltas: dict[int, Params]  # by client
+    exact: bool  # before they were coded; else as they arrived
+
+
+def kept_rounds(subject: Subject, options: Options) -> Iterator[KeptRound]:
+    """The rounds that the run kept, in order; RunError if it kept none."""
+    numbers = kept_numbers(subject)
+    if not numbers:
+        raise RunError(
+            f"{subject.folder} kept no round to look at: run it with record.rounds=[1, 10], "
+            "or repeat it up to a round with --repeat 10"
+        )
+    site = subject.simulation.site(CPU)
+    for number in numbers:
+        options.note(f"{subject.name}: updates of round {number}")
+        yield read_round(subject, site, number, options)
+
+
+def kept_numbers(subject: Subject) -> list[int]:
+    """The rounds whose model before was kept, and so were their messages."""
+    folder = subject.folder / MESSAGES
+    names = [path.name for path in folder.glob("round-*-before.safetensors")]
+    found = [re.fullmatch(r"round-(\d+)-before\.safetensors", name) for name in names]
+    numbers = sorted(int(match[1]) for match in found if match)
+    return [number for number in numbers if model_before(subject.folder, number).exists()]
+
+
+def read_round(subject: Subject, site: Site, number: int, options: Options) -> KeptRound:
+    folder = subject.folder / MESSAGES
+    charter = subject.simulation.charter
+    body = (folder / f"round-{number}-broadcast.fwsq").read_bytes()
+    broadcast = decode(body, charter.schema, Kind.BROADCAST)
+    again = not charter.plan.uplink.lossless and can_train_again(subject)
+    deltas: dict[int, Params] = {}
+    for client in _clients(subject, number)[: options.clients]:
+        payload = (folder / f"round-{number}-client-{client}.fwsq").read_bytes()
+        reply = decode(payload, charter.schema)
+        if reply.kind is not Kind.REPLY:
+            continue
+        if again:
+            with one_thread():
+                task = site.task(reply.key)
+                start = site.receive(body).vectors
+                update, _ = charter.plan.algorithm.client_update(start, {}, task)
+            deltas[client] = update.vectors["delta"]
+        else:
+            packets = reply.packets
+            deltas[client] = charter.uplink.receive(packets, broadcast.states, reply.key)["delta"]
+    return KeptRound(number, deltas, again or charter.plan.uplink.lossless)
+
+
+def can_train_again(subject: Subject) -> bool:
+    """Whether a client's work depends on nothing but the broadcast and its data."""
+    plan = subject.plan
+    remembers = plan.algorithm.init_client(subject.params) or plan.uplink.error_feedback
+    return not remembers and plan.downlink.mode == "model"
+
+
+def _clients(subject: Subject, number: int) -> list[int]:
+    folder = subject.folder / MESSAGES
+    names = [path.name for path in folder.glob(f"round-{number}-client-*.fwsq")]
+    found = [re.fullmatch(r"round-\d+-client-(\d+)\.fwsq", name) for name in names]
+    return sorted(int(match[1]) for match in found if match)

@@ -1,0 +1,70 @@
+"""The loss around a model along two directions, each filter of them as long as the model's own.
+
+Li et al. (2018, arXiv:1712.09913): random directions whose filters are scaled to the lengths of the
+model's, so that pictures of different models can be compared; biases and norms stay where they are.
+Directions depend on a tensor's name and shape alone, so models that are compared share them.
+"""
+
+import time
+
+import torch
+
+from fedwsq.analysis.subject import Found, Options, Subject
+from fedwsq.core.seeds import torch_rng
+from fedwsq.core.threads import one_thread
+from fedwsq.core.tree import axpy
+from fedwsq.core.types import Params
+from fedwsq.evaluation import total
+from fedwsq.federation.evaluator import Scorer
+from fedwsq.federation.owners import EVAL_BATCH
+
+CPU = torch.device("cpu")
+
+
+def analyze(subject: Subject, options: Options) -> Found:
+    """The test loss on a grid; the middle point is the model's own."""
+    test = subject.simulation.test
+    starts = list(test.starts)[: -(-options.examples // EVAL_BATCH)]
+    batches = [test.batch(start) for start in starts]
+    scorer = Scorer(subject.simulation.charter, CPU)
+
+    def loss(params: Params) -> float:
+        with one_thread():
+            scorer.load(params)
+            return total(scorer.score(batch) for batch in batches).loss
+
+    began = time.perf_counter()
+    centre = loss(subject.params)
+    foreseen = (time.perf_counter() - began) * options.points**2
+    options.note(
+        f"{subject.name}: landscape of {options.points} x {options.points} points, "
+        f"about {foreseen:.0f} s"
+    )
+    along, across = (direction(subject.params, options.seed, axis) for axis in (0, 1))
+    steps = torch.linspace(-options.reach, options.reach, options.points).tolist()
+    surface = []
+    for a in steps:
+        here = axpy(a, along, subject.params)
+        surface.append([loss(axpy(b, across, here)) for b in steps])
+    return {
+        "examples": sum(len(batch.y) for batch in batches),
+        "data": test.name,
+        "steps": steps,
+        "loss": surface,
+        "centre": centre,
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def direction(params: Params, seed: int, axis: int) -> Params:
+    """A random direction with filters as long as those of `params`."""
+    found: Params = {}
+    for name, p in params.items():
+        if p.dim() < 2:
+            found[name] = torch.zeros_like(p)
+            continue
+        drawn = torch.randn(p.shape, generator=torch_rng(seed, "landscape", axis, name))
+        rows = drawn.flatten(1)
+        lengths = p.flatten(1).norm(dim=1, keepdim=True)
+        found[name] = (rows * (lengths / rows.norm(dim=1, keepdim=True))).view(p.shape)
+    return found

@@ -1,0 +1,32 @@
+"""A run once more, up to a round, with that round kept: for runs that kept none."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.plan import RecordPlan
+from fedwsq.runs.manifest import read_manifest
+from fedwsq.runs.run import Listener, Run, read_plan
+
+
+def repeat(folder: Path, number: int, listener: Listener) -> Path:
+    """Run it again up to round `number`, and keep that; the folder of the repetition."""
+    plan = read_plan(folder, read_manifest(folder))
+    if plan.training.schedule == "published":
+        raise ConfigError(
+            'training.schedule = "published" depends on rounds, so a part of the run cannot be '
+            f"repeated; run it again with record.rounds=[{number}]"
+        )
+    if not 1 <= number <= plan.rounds:
+        raise ConfigError(f"--repeat is {number}, must be a round of the run, 1 to {plan.rounds}")
+    again = folder / "analysis" / f"repeat-{number}"
+    if (again / "summary.json").exists():
+        return again  # done before
+    plan = replace(plan, rounds=number, record=RecordPlan((number,)))
+    if (again / "config.toml").exists():
+        with Run.resume(again) as run:
+            run.go([listener])
+    else:
+        with Run.create(plan, again) as run:
+            run.go([listener])
+    return again

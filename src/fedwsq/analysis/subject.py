@@ -1,0 +1,107 @@
+"""What is analysed: a run with its model and its data, opened for reading."""
+
+import copy
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.core.seeds import torch_rng
+from fedwsq.core.types import Params
+from fedwsq.data.batches import normalize
+from fedwsq.federation.owners import Batch
+from fedwsq.federation.server import Snapshot
+from fedwsq.federation.simulation import Simulation, simulate
+from fedwsq.plan import Plan
+from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.manifest import read_manifest
+from fedwsq.runs.run import read_plan
+from fedwsq.training.local import load
+
+BATCH = 250  # examples differentiated at once
+
+Found: TypeAlias = dict[str, Any]  # what an analysis found, as JSON has it
+Note: TypeAlias = Callable[[str], None]  # is told what is being done, and how long it will take
+
+
+@dataclass(frozen=True)
+class Options:
+    """How much of it: every number here is in the results too."""
+
+    examples: int = 1000  # of the training data for curvature, of the test data for landscapes
+    eigenvalues: int = 1
+    tolerance: float = 1e-3
+    points: int = 11  # along each direction of a landscape
+    reach: float = 1.0  # of a landscape: 1 is as far as each filter is long
+    clients: int = 10
+    seed: int = 0  # of examples and directions; the same for all that is compared
+    note: Note = lambda text: None
+
+    def __post_init__(self) -> None:
+        counts = {"examples": self.examples, "eigenvalues": self.eigenvalues, "points": self.points}
+        for name, value in counts.items():
+            if value < 1:
+                raise ConfigError(f"{name} is {value}, must be at least 1")
+        if self.points % 2 == 0:
+            raise ConfigError(f"points is {self.points}, must be odd: one of them is the centre")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A run: its plan, its data and the model that it came to."""
+
+    folder: Path
+    simulation: Simulation
+    snapshot: Snapshot
+
+    @property
+    def name(self) -> str:
+        return self.folder.absolute().name
+
+    @property
+    def plan(self) -> Plan:
+        return self.simulation.plan
+
+    @property
+    def params(self) -> Params:
+        """The model's tensors, as they are exchanged."""
+        return self.snapshot.server["params"]
+
+    @cached_property
+    def rows(self) -> list[Found]:
+        """The rounds so far."""
+        lines = (self.folder / "rounds.jsonl").read_text().splitlines()
+        return [json.loads(line) for line in lines]
+
+    def network(self) -> nn.Module:
+        """The model at `params` as it is evaluated, to be changed at will."""
+        network = copy.deepcopy(self.simulation.model.network)
+        load(network, self.params)
+        return network.eval()
+
+    def training_batches(self, options: Options) -> Iterator[Batch]:
+        """Some training examples, the same for every run on this data; not augmented."""
+        kept = self.simulation.clients.kept
+        order = torch.randperm(len(kept), generator=torch_rng(options.seed, "analysis"))
+        chosen = kept[order[: options.examples]]
+        for start in range(0, len(chosen), BATCH):
+            part = chosen[start : start + BATCH]
+            x, y = self.simulation.clients.dataset.train.take(part)
+            form = self.simulation.model.format
+            yield Batch(normalize(x, form.mean, form.std), y)
+
+
+Analysis: TypeAlias = Callable[[Subject, Options], Found]
+
+
+def open_run(folder: Path) -> Subject:
+    """The run in a directory, with the model of its last checkpoint."""
+    plan = read_plan(folder, read_manifest(folder))
+    snapshot, _ = load_snapshot(folder / "checkpoints")
+    return Subject(folder, simulate(plan), snapshot)

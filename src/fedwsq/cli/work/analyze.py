@@ -1,0 +1,159 @@
+"""`fedwsq analyze`: why a run came out as it did."""
+
+import argparse
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from fedwsq.analysis import ANALYSES, Found, Options, Subject, open_run
+from fedwsq.analysis.kept import kept_numbers
+from fedwsq.analysis.pictures import PICTURES
+from fedwsq.analysis.repeat import repeat
+from fedwsq.cli.plot import blank, save
+from fedwsq.core.errors import ConfigError, did_you_mean
+from fedwsq.core.files import write_atomically
+from fedwsq.core.threads import one_thread
+from fedwsq.runs.reading import is_run
+
+NEEDS_ROUNDS = ("updates", "drift")
+Results = dict[str, dict[str, Found]]  # analysis -> run -> what was found
+
+
+def main(args: argparse.Namespace) -> int:
+    """Analyse every run, write numbers as they come, draw and print all of them together."""
+    options = Options(args.examples, args.eigenvalues, points=args.points, note=_note)
+    folders, asked = _sorted_out(args.words)
+    out = args.out or folders[0] / "analysis"
+    out.mkdir(parents=True, exist_ok=True)
+    results: Results = {}
+    for folder in folders:
+        subject = open_run(folder)
+        kept = subject
+        if args.repeat is not None:
+            again = repeat(folder, args.repeat, lambda row: _note(f"repeated round {row.round}"))
+            kept = replace(subject, folder=again)
+        for what in asked or _possible(kept):
+            with one_thread():
+                found = ANALYSES[what](kept if what in NEEDS_ROUNDS else subject, options)
+            _write(folder / "analysis" / f"{what}.json", found)
+            results.setdefault(what, {})[_name(folder, results.get(what, {}))] = found
+    Console(highlight=False, markup=False, emoji=False).print(table(results))
+    _draw(results, out)
+    return 0
+
+
+def _sorted_out(words: list[str]) -> tuple[list[Path], list[str]]:
+    """Which words are runs and which are analyses."""
+    asked = [word for word in words if word in ANALYSES]
+    folders = [Path(word) for word in words if word not in ANALYSES]
+    if not folders:
+        raise ConfigError("no run to analyse; name a run directory: fedwsq analyze RUN hessian")
+    for folder in folders:
+        if not is_run(folder):
+            near = did_you_mean(str(folder), ANALYSES)
+            offer = ", ".join(ANALYSES)
+            raise ConfigError(f"{folder} is neither a run directory nor one of {offer}{near}")
+    return folders, asked
+
+
+def _possible(subject: Subject) -> list[str]:
+    """Everything that the run has kept enough for."""
+    if kept_numbers(subject):
+        return list(ANALYSES)
+    missing = " and ".join(NEEDS_ROUNDS)
+    _note(f"{subject.folder}: no {missing}, it kept no rounds; repeat it up to one with --repeat")
+    return [what for what in ANALYSES if what not in NEEDS_ROUNDS]
+
+
+def _name(folder: Path, taken: dict[str, Found]) -> str:
+    """A run's name; the whole path where two have the same."""
+    name = folder.absolute().name
+    return str(folder) if name in taken else name
+
+
+def _write(path: Path, found: Found) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
+
+
+def _draw(results: Results, out: Path) -> None:
+    for what, found in results.items():
+        path = out / f"{what}.png"
+        height = 7 if what == "landscape" else 4
+        try:
+            figure = blank(path, max(8, 4 * len(found)), height)
+        except ConfigError as error:
+            _note(f"no pictures: {error}")
+            return
+        PICTURES[what](figure, found)
+        save(figure, path)
+        _note(f"drawn: {path}")
+
+
+def table(results: Results) -> Table:
+    """A line of figures for each run and analysis."""
+    made = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+    for what, runs in results.items():
+        for run, found in runs.items():
+            made.add_row(what, run, LINES[what](found))
+    return made
+
+
+def _hessian(found: Found) -> str:
+    tops = []
+    for coordinates in ("raw", "effective", "relative"):
+        top = found[coordinates]
+        value = max(top["eigenvalues"], default=float("nan"))
+        tops.append(f"{coordinates} {value:.4g}{'' if top['converged'] else ' (not converged)'}")
+    return f"{', '.join(tops)}; {found['examples']} examples"
+
+
+def _landscape(found: Found) -> str:
+    worst = np.max(found["loss"])
+    return (
+        f"loss {found['centre']:.4g} at the centre, up to {worst:.4g}; {found['examples']} examples"
+    )
+
+
+def _updates(found: Found) -> str:
+    kurtoses = [f"{number}: {kept['kurtosis']:.2f}" for number, kept in found["rounds"].items()]
+    return f"kurtosis by round {', '.join(kurtoses)}; {found['source']}"
+
+
+def _drift(found: Found) -> str:
+    rounds = found["rounds"].items()
+    cosines = [f"{number}: {np.mean(kept['all']['cosine']):.3f}" for number, kept in rounds]
+    return f"cosine to the mean by round {', '.join(cosines)}"
+
+
+def _gradients(found: Found) -> str:
+    layers = found["layers"].values()
+    weight = np.mean([layer["weight"] for layer in layers])
+    ones = np.mean([layer["ones"] for layer in layers])
+    return f"share along the weight {weight:.3f}, along ones {ones:.3f}"
+
+
+def _scales(found: Found) -> str:
+    rows = list(found["rounds"].values())
+    if not rows:
+        return "no shared scales in this run"
+    return f"median ratio {rows[0]['median']:.3f} at first, {rows[-1]['median']:.3f} at last"
+
+
+LINES = {
+    "hessian": _hessian,
+    "landscape": _landscape,
+    "updates": _updates,
+    "drift": _drift,
+    "gradients": _gradients,
+    "scales": _scales,
+}
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

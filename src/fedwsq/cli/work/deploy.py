@@ -1,0 +1,53 @@
+"""`fedwsq deploy certs` and `fedwsq deploy node`: what other machines need, without torch."""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+
+from fedwsq.core.errors import ConfigError
+from fedwsq.flower.certificates import write_certificates, write_node_key
+from fedwsq.flower.local import config_text
+
+
+def certs(args: argparse.Namespace) -> int:
+    for path in write_certificates(args.folder, args.host, args.days):
+        print(path)
+    return 0
+
+
+def node(args: argparse.Namespace) -> int:
+    """Become Flower's SuperNode."""
+    words = node_command(args)
+    if args.key and not args.key.exists():
+        _, public = write_node_key(args.key)
+        print(f"made {args.key}; whoever runs the SuperLink lets this node in with")
+        print(f"  flwr supernode register {shlex.quote(str(public))}")
+    print(shlex.join(words), flush=True)
+    environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    os.execvpe(words[0], words, environment)
+
+
+def node_command(args: argparse.Namespace) -> list[str]:
+    if args.insecure == bool(args.ca):
+        raise ConfigError(
+            "a node needs --ca FILE, to know its SuperLink, or --insecure: one of the two"
+        )
+    if args.client < 0:
+        raise ConfigError(f"--client is {args.client}, must be a whole number from 0")
+    place = args.data
+    if ":" not in place:
+        if not Path(place).expanduser().exists():
+            raise ConfigError(f"--data is {place}, which is not there")
+        place = str(Path(place).expanduser().absolute())
+    config: dict[str, str | int] = {"client": args.client, "data": place}
+    if args.memory:
+        config["memory"] = str(args.memory.absolute())
+
+    words = ["flower-supernode", "--superlink", args.superlink]
+    words += ["--root-certificates", str(args.ca)] if args.ca else ["--insecure"]
+    if args.key:
+        words += ["--auth-supernode-private-key", str(args.key)]
+    return [*words, "--node-config", config_text(config)]

@@ -1,0 +1,82 @@
+"""`fedwsq figure`: figures for papers."""
+
+import argparse
+import re
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from fedwsq.cli.plot import blank, save
+from fedwsq.cli.work.levels import level_set
+from fedwsq.codecs import Float32
+from fedwsq.core.errors import ConfigError
+from fedwsq.report.figures import PANEL, draw_bits, draw_curves, draw_levels, grid_size, panels
+from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.reading import read_runs
+from fedwsq.wire import decode
+
+LEAST_VALUES = 500  # of a tensor whose histogram says something
+REPLY = re.compile(r"round-\d+-client-\d+\.fwsq")  # as a recorder names them
+
+
+def main(args: argparse.Namespace) -> int:
+    draw = {"curves": curves, "bits": bits, "levels": levels}
+    draw[args.kind](args)
+    print(args.out)
+    return 0
+
+
+def curves(args: argparse.Namespace) -> None:
+    found = panels(read_runs(args.runs))
+    figure = blank(args.out, *grid_size(len(found)))
+    draw_curves(figure, found, args.against, args.smoothed)
+    save(figure, args.out)
+
+
+def bits(args: argparse.Namespace) -> None:
+    found = panels(read_runs(args.runs))
+    figure = blank(args.out, *grid_size(len(found)))
+    draw_bits(figure, found)
+    save(figure, args.out)
+
+
+def levels(args: argparse.Namespace) -> None:
+    if len(args.runs) > 1:
+        raise ConfigError(f"levels are drawn over the updates of one run, not of {len(args.runs)}")
+    marks = {}
+    for codec in args.codecs.split(","):
+        found = level_set(codec, args.bits)
+        marks[codec] = [level * found.scale for level in found.levels]
+    updates = two_tensors(args.runs[0])
+    figure = blank(args.out, 7, 1 + len(updates) * PANEL[1] * 0.8)
+    draw_levels(figure, updates, marks)
+    save(figure, args.out)
+
+
+def two_tensors(run: Path) -> dict[str, npt.NDArray[np.float32]]:
+    """Updates of one tensor early in the model and one late, of all replies that were kept."""
+    kept = sorted(run.glob("messages/*.fwsq"))
+    replies = [path for path in kept if REPLY.fullmatch(path.name)]
+    if not replies:
+        raise ConfigError(
+            f"{run} has no replies: run with uplink.codec=float32 --keep-messages to draw levels"
+        )
+    values: dict[str, list[npt.NDArray[np.float32]]] = {}
+    for path in replies:
+        for name, packet in decode(path.read_bytes(), None).packets.get("delta", {}).items():
+            if packet.codec == Float32.wire_id and len(packet.code) >= 4 * LEAST_VALUES:
+                values.setdefault(name, []).append(np.frombuffer(packet.code, "<f4"))
+    if not values:
+        raise ConfigError(f"{run} sent no tensor in float32: run with uplink.codec=float32")
+    # A third and two thirds of the way: neither the stem nor the classifier, where there are more.
+    numbers = list(values)
+    chosen = dict.fromkeys((numbers[len(numbers) // 3], numbers[2 * len(numbers) // 3]))
+    names = tensor_names(run)
+    return {names.get(number, number): np.concatenate(values[number]) for number in chosen}
+
+
+def tensor_names(run: Path) -> dict[str, str]:
+    """What messages call `#0`, `#1` and so on, as the run's last checkpoint lists them."""
+    snapshot, _ = load_snapshot(run / "checkpoints")
+    return {f"#{number}": name for number, name in enumerate(snapshot.server["params"])}

@@ -1,0 +1,147 @@
+"""What lives on one node: its clients, with their data and what they remember."""
+
+import functools
+import json
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from fedwsq.core.errors import ConfigError, DataError
+from fedwsq.core.types import Key
+from fedwsq.data import Dataset
+from fedwsq.federation.charter import Charter
+from fedwsq.federation.memory import ClientStore
+from fedwsq.federation.owners import ExampleFormat, ModelSpec, OwnData
+from fedwsq.federation.simulation import simulate
+from fedwsq.federation.site import Site
+from fedwsq.flower.plain import Config, Request, Response, refusal
+from fedwsq.flower.settings import OWN, Home, plan_of, read_format, with_data
+from fedwsq.plan import load_plan
+from fedwsq.runs.backend import resolve_device
+from fedwsq.training.precision import resolve_precision
+from fedwsq.transports import Answer, Failure, Order, attempt
+from fedwsq.transports.blame import in_one_line
+from fedwsq.wire import Kind, decode, encode, kind_of, open_message
+
+NOBODY = Key(0, 0, 0)  # the server's end knows whose answer it is; the head says whose work
+
+
+class Node:
+    """Answers requests with what Flower told the node and what is on its disk, and nothing else."""
+
+    def __init__(self, run: Config, node: Config, format: str) -> None:
+        self.home = Home.of(node)
+        self.agreed = read_format(format)
+        self.device = resolve_device(self.home.device)
+        plan = load_plan(self.home.plan) if self.home.plan else plan_of(run)
+        precision = resolve_precision(plan.training.precision, self.device)
+        self.plan = replace(plan, training=replace(plan.training, precision=precision))
+        self.memory = Path(self.home.memory or default_memory()).expanduser()
+
+    def answer(self, request: Request) -> Response:
+        began = time.perf_counter()
+        clients: Sequence[int] = ()
+        if any(kind_of(head) is Kind.HELLO for head in request.heads):
+            clients = self.clients
+            answers = [self._introduce(client, request.heads[0]) for client in clients]
+        else:
+            pairs = zip(request.heads, request.on, strict=True)
+            answers = [self._work(request.bodies[number], head) for head, number in pairs]
+        payloads = [b"" if isinstance(answer, Failure) else answer.payload for answer in answers]
+        reasons = [answer.reason if isinstance(answer, Failure) else "" for answer in answers]
+        return Response(payloads, reasons, clients, time.perf_counter() - began)
+
+    @cached_property
+    def clients(self) -> Sequence[int]:
+        """Those that live here."""
+        count = self.plan.data.clients
+        home = self.home
+        if self.owns_data:
+            if home.client is None or home.client >= count:
+                raise ConfigError(
+                    f"client is {home.client} in the node config, must be a number below "
+                    f"data.clients = {count}"
+                )
+            return [home.client]
+        if home.partition is None or not home.partitions:
+            raise ConfigError(
+                "the node config must say which clients of the simulation live here, such as "
+                "partition-id=0 num-partitions=3"
+            )
+        return range(home.partition, count, home.partitions)
+
+    @property
+    def owns_data(self) -> bool:
+        return self.plan.data.partition.name == OWN
+
+    @cached_property
+    def site(self) -> Site:
+        if self.owns_data:
+            return self._own_site()
+        if self.home.data:
+            raise ConfigError(
+                "the node has data of its own, but the plan splits a data set over its clients; "
+                "run it with data.partition=own"
+            )
+        return simulate(self.plan).site(self.device)
+
+    def _own_site(self) -> Site:
+        if not self.home.data:
+            raise ConfigError(
+                "data.partition = own: the node config must say where this node's examples are, "
+                "such as client=0 data='/data/mine.npz'"
+            )
+        dataset = with_data(self.plan, self.home.data, self.agreed.classes).data.load()
+        form = own_format(dataset, self.agreed)
+        charter = Charter(self.plan, ModelSpec(self.plan, form))
+        (client,) = self.clients
+        return Site(charter, OwnData(client, dataset, form), self.device)
+
+    def _introduce(self, client: int, head: bytes) -> Answer:
+        """Answer a hello to everyone for one client."""
+        hello = decode(head, None, Kind.HELLO)
+        own = replace(hello, key=hello.key._replace(client=client))
+        order = Order(NOBODY, encode(own, self.site.charter.schema))
+        return attempt(self.site.answer, b"", order)
+
+    def _work(self, body: bytes, head: bytes) -> Answer:
+        return attempt(self._serve, body, Order(NOBODY, head))
+
+    def _serve(self, body: bytes | memoryview, order: Order) -> bytes:
+        # Runs come and go on a node, and what clients remember of one is nothing to another.
+        run = open_message(order.head).header.run
+        self.site.store = ClientStore(self.memory / run.hex(), self.plan.checkpoint_every)
+        return self.site.answer(body, order)
+
+
+def own_format(dataset: Dataset, agreed: ExampleFormat) -> ExampleFormat:
+    """The agreed format with the shape of the examples that are here, which a hello compares."""
+    labels = dataset.train.labels
+    if labels.is_floating_point() or not len(labels) or int(labels.max()) < agreed.classes:
+        return agreed._replace(shape=dataset.shape)
+    raise DataError(
+        f"a training label is {int(labels.max())}, but the federation has {agreed.classes} "
+        f"classes, 0 to {agreed.classes - 1}"
+    )
+
+
+def default_memory() -> Path:
+    return Path(os.environ.get("FLWR_HOME") or "~/.flwr") / "fedwsq"
+
+
+@functools.lru_cache(maxsize=1)
+def node_of(settings: str) -> Node:
+    """The node of these settings, as long as this process lives."""
+    run, node, format = json.loads(settings)
+    return Node(run, node, format)
+
+
+def serve(run: Config, node: Config, request: Request) -> Response:
+    """Answer a request; what is wrong with the node as a whole is the answer to every order."""
+    try:
+        return node_of(json.dumps([dict(run), dict(node), request.format])).answer(request)
+    except Exception as error:
+        return refusal(request, in_one_line(error))

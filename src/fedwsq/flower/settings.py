@@ -1,0 +1,130 @@
+"""What an app and a node are told: Flower's run config and node config, as plain values."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import NamedTuple
+
+from fedwsq.core.errors import ConfigError, did_you_mean
+from fedwsq.federation.owners import ExampleFormat
+from fedwsq.flower.plain import Config
+from fedwsq.plan import Plan, load_plan, make_plan, parse_overrides, plan_settings
+
+OWN = "own"  # the split of a plan whose clients bring their data
+# Keys of a run config that set one key of the plan; "" and 0 leave it as the config has it.
+COMMON = {"method": "method", "bits": "uplink.bits", "rounds": "rounds"}
+NODE_KEYS = ("client", "data", "device", "memory", "num-partitions", "partition-id", "plan")
+
+
+def plan_of(run: Config) -> Plan:
+    """The plan that a run config spells out."""
+    overrides = parse_overrides(shlex.split(str(run.get("overrides", ""))))
+    for name, key in COMMON.items():
+        value = run.get(name)
+        if not value:
+            continue
+        if key in overrides:
+            raise ConfigError(f"{key} is given twice, by {name} and in overrides; keep one of them")
+        overrides[key] = value
+    return load_plan(str(run.get("config") or "quickstart"), overrides)
+
+
+class Home(NamedTuple):
+    """What a node is started with, in its node config."""
+
+    client: int | None = None  # with data of its own: which client it is
+    partition: int | None = None  # without: which share of a simulation's clients lives here
+    partitions: int | None = None
+    data: str = ""  # a folder, an .npz file or module:function
+    memory: str = ""  # a folder for what its clients remember
+    device: str = "auto"
+    plan: str = ""  # a config that this node has agreed to, in place of the run's
+
+    @classmethod
+    def of(cls, node: Config) -> "Home":
+        for key in node:
+            if key not in NODE_KEYS:
+                raise ConfigError(
+                    f"unknown key {key} in the node config; it can have "
+                    f"{', '.join(NODE_KEYS)}{did_you_mean(key, NODE_KEYS)}"
+                )
+        partition = _whole(node, "partition-id")
+        client = _whole(node, "client")
+        return cls(
+            partition if client is None else client,
+            partition,
+            _whole(node, "num-partitions"),
+            str(node.get("data", "")),
+            str(node.get("memory", "")),
+            str(node.get("device", "auto")),
+            str(node.get("plan", "")),
+        )
+
+
+def with_data(plan: Plan, place: str, classes: int = 0) -> Plan:
+    """The plan with the examples of one machine: a folder, an .npz file or `module:function`."""
+    settings = plan_settings(plan)
+    data = settings["data"]
+    for option in plan.data.load.options:
+        data.pop(option, None)
+    name, key = _loader(place)
+    if name == plan.data.load.name:
+        data |= plan.data.load.options  # the size of images, the share for tests
+    found = make_plan(settings, {"data.name": name} | ({key: place} if key else {}))
+    # Not every machine has examples of every class.
+    if classes and found.data.load.options.get("classes") == 0:
+        return make_plan(plan_settings(found), {"data.classes": classes})
+    return found
+
+
+def _loader(place: str) -> tuple[str, str]:
+    """The data set that reads a place, and the setting that says where it is."""
+    path = Path(place).expanduser()
+    if path.is_dir():
+        return "imagefolder", "data.root"
+    if path.suffix == ".npz":
+        return "npz", "data.path"
+    if ":" in place:
+        return place, ""
+    raise ConfigError(f"data is {place!r}, must be a folder, an .npz file or module:function")
+
+
+def write_format(form: ExampleFormat) -> str:
+    return json.dumps(form._asdict())
+
+
+def read_format(text: str) -> ExampleFormat:
+    """What an example looks like, as the server says it."""
+    try:
+        found = json.loads(text)
+        return ExampleFormat(
+            int(found["classes"]),
+            tuple(int(size) for size in found["shape"]),
+            tuple(float(value) for value in found["mean"]),
+            tuple(float(value) for value in found["std"]),
+            bool(found["augment"]),
+        )
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        raise ConfigError(f"no format of examples: {text[:80]!r}") from None
+
+
+def format_of_config(run: Config) -> ExampleFormat:
+    """The format that a run config spells out, for a server without data."""
+    classes = run.get("classes") or 0
+    sizes = str(run.get("shape") or "").split("x")
+    known = type(classes) is int and classes > 0
+    if not known or not all(size.isdigit() for size in sizes):
+        raise ConfigError(
+            "the server has no data, so it must be told what an example looks like: "
+            "classes=10 shape='3x32x32', or test-data=PLACE to test on examples of its own"
+        )
+    return ExampleFormat(int(classes), tuple(int(size) for size in sizes))
+
+
+def _whole(node: Config, key: str) -> int | None:
+    value = node.get(key)
+    if value is None:
+        return None
+    if type(value) is not int or value < 0:
+        raise ConfigError(f"{key} is {value!r} in the node config, must be a whole number from 0")
+    return value

@@ -1,0 +1,237 @@
+"""Analyses of a real run that kept its rounds, against the run itself and numbers by hand."""
+
+import json
+import math
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedwsq.analysis import ANALYSES, Options, open_run
+from fedwsq.analysis.drift import against_mean
+from fedwsq.analysis.gradients import shares
+from fedwsq.analysis.kept import kept_rounds
+from fedwsq.analysis.landscape import direction
+from fedwsq.analysis.updates import describe
+from fedwsq.cli import main
+from fedwsq.codecs.levels import levels, normal_error
+from fedwsq.core.errors import ConfigError, RunError
+from fedwsq.runs import Run
+from fedwsq.wire import decode
+from harness import rows, tiny
+
+QUICK = Options(examples=40, points=3, clients=3)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    """The tiny run with two of its rounds kept."""
+    folder = tmp_path_factory.mktemp("recorded") / "run"
+    with Run.create(tiny(**{"record.rounds": [1, 3]}), folder, workers=1) as run:
+        return folder, run.go()
+
+
+@pytest.fixture(scope="module")
+def subject(recorded):
+    return open_run(recorded[0])
+
+
+def test_keeping_rounds_changes_nothing_else(recorded, finished):
+    folder, summary = recorded
+    assert summary.weights == finished.summary.weights
+    kept = {path.name for path in (folder / "messages").iterdir()}
+    assert {name.split("-")[1] for name in kept} == {"1", "3"}
+    assert {"round-1-before.safetensors", "round-3-before.safetensors"} <= kept
+    assert rows(folder)[0]["config"] == rows(finished.folder)[0]["config"]
+
+
+def test_rounds_that_cannot_be_are_refused():
+    with pytest.raises(
+        ConfigError, match=r"record: rounds is .*must be rounds, which count from 1"
+    ):
+        tiny(**{"record.rounds": [0, 1]})
+
+
+def test_updates_trained_again_are_those_that_were_coded(subject):
+    """Coded once more, what training gives again is the packets of the message, byte for byte."""
+    uplink = subject.simulation.charter.uplink
+    for kept in kept_rounds(subject, QUICK):
+        assert kept.exact
+        assert len(kept.deltas) == 3
+        messages = subject.folder / "messages"
+        broadcast = decode(
+            (messages / f"round-{kept.number}-broadcast.fwsq").read_bytes(), uplink.schema
+        )
+        for client, delta in kept.deltas.items():
+            path = messages / f"round-{kept.number}-client-{client}.fwsq"
+            reply = decode(path.read_bytes(), uplink.schema)
+            sent = uplink.send({"delta": delta}, broadcast.states, reply.key, (4.0,))
+            assert sent.packets == reply.packets
+
+
+def test_methods_with_memory_have_updates_as_they_arrived(tmp_path):
+    settings = {"algorithm": "feddyn", "aggregation": "uniform", "record.rounds": [1], "rounds": 1}
+    with Run.create(tiny(**settings), tmp_path / "run", workers=1) as run:
+        run.go()
+    (kept,) = kept_rounds(open_run(tmp_path / "run"), QUICK)
+    assert not kept.exact
+    coded = next(iter(kept.deltas.values()))["stages.0.1.conv.weight"]
+    assert len(coded.unique()) <= 16  # four bits
+
+
+def test_the_landscapes_centre_is_the_evaluated_loss(subject):
+    found = ANALYSES["landscape"](subject, Options(examples=10**6, points=3))
+    assert found["centre"] == found["loss"][1][1] == rows(subject.folder)[-1]["test_loss"]
+    assert found["examples"] == 359
+    assert found["steps"] == [-1.0, 0.0, 1.0]
+    assert min(min(line) for line in found["loss"]) > 0
+
+
+def test_directions_are_as_long_as_the_filters_and_the_same_for_all_models(subject):
+    params = subject.params
+    found = direction(params, 0, 0)
+    for name, p in params.items():
+        if p.dim() < 2:
+            assert not found[name].any()
+            continue
+        lengths = found[name].flatten(1).norm(dim=1)
+        torch.testing.assert_close(lengths, p.flatten(1).norm(dim=1))
+        other = direction({name: 2 * p}, 0, 0)[name]
+        torch.testing.assert_close(other, 2 * found[name])
+        assert not torch.equal(direction(params, 0, 1)[name], found[name])
+
+
+def test_curvature_of_a_run(subject):
+    found = ANALYSES["hessian"](subject, QUICK)
+    for coordinates in ("raw", "effective", "relative"):
+        top = found[coordinates]
+        assert top["converged"]
+        assert top["eigenvalues"][0] > 0
+        assert top["residuals"][0] < 0.05
+
+
+def test_a_normal_layer_is_called_normal():
+    x = torch.randn(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = describe([x, 5 * x + 1])  # each client by its own mean and std
+    assert found["kurtosis"] == pytest.approx(3, abs=0.05)
+    assert found["skewness"] == pytest.approx(0, abs=0.05)
+    assert sum(found["share"]) == pytest.approx(1, abs=1e-4)
+    assert found["quantiles"][30] == pytest.approx(0.7144, abs=0.01)  # of 30.5 / 40
+    signs = describe([torch.tensor([1.0, -1.0, 1.0, -1.0])])
+    assert signs["kurtosis"] == 1
+
+
+def test_updates_and_codecs_of_a_run(subject):
+    found = ANALYSES["updates"](subject, QUICK)
+    assert found["source"] == "before they were coded"
+    assert list(found["rounds"]) == ["1", "3"]
+    last = found["rounds"]["3"]
+    assert set(last["layers"]) == set(subject.simulation.charter.uplink.coded)
+    errors = {name: last["codecs"][name]["4"]["error"] for name in ("danuq", "ecq", "uq")}
+    assert 0 < errors["danuq"] < 0.1
+    assert errors["ecq"] < errors["uq"]
+    assert last["codecs"]["sign"]["1"]["bits"] == pytest.approx(1, abs=0.05)
+
+
+def test_drift_by_hand():
+    # The mean of (4, 0) and (0, 2) is (2, 1).
+    found = against_mean([torch.tensor([4.0, 0.0]), torch.tensor([0.0, 2.0])])
+    assert found["cosine"] == pytest.approx([2 / math.sqrt(5), 1 / math.sqrt(5)])
+    assert found["norm"] == pytest.approx([4 / math.sqrt(5), 2 / math.sqrt(5)])
+    nothing = against_mean([torch.zeros(2)])
+    assert (nothing["cosine"], nothing["norm"]) == ([0.0], [0.0])
+
+
+def test_drift_of_a_run(subject):
+    found = ANALYSES["drift"](subject, QUICK)["rounds"]["1"]
+    assert all(-1 <= cosine <= 1 for cosine in found["all"]["cosine"])
+    assert set(found["layers"]) == set(subject.params)
+
+
+def test_shares_of_a_gradient_by_hand():
+    # The weight is (1, -1, 0) / sqrt(2) long, the gradient (3, 1, 2): along the weight
+    # (3 - 1)^2 / 2 = 2, along ones 6^2 / 3 = 12, of 14 in all.
+    layer = nn.Conv1d(3, 1, 1, bias=False)
+    layer.weight = nn.Parameter(torch.tensor([[[5.0], [-5.0], [0.0]]]))
+    layer.weight.grad = torch.tensor([[[3.0], [1.0], [2.0]]])
+    assert shares(layer) == pytest.approx((2 / 14, 12 / 14))
+    layer.weight.grad.zero_()
+    assert shares(layer) == (0.0, 0.0)
+
+
+def test_gradients_of_a_run(subject):
+    found = ANALYSES["gradients"](subject, QUICK)
+    assert found["clients"] == [0, 1, 2]
+    for layer in found["layers"].values():
+        assert all(0 <= share <= 1 for share in layer["weight"] + layer["ones"])
+
+
+def test_scales_are_those_of_the_rows(subject):
+    found = ANALYSES["scales"](subject, QUICK)
+    assert list(found["rounds"]) == ["2", "3"]  # the first calibrates
+    row = rows(subject.folder)[2]
+    assert found["rounds"]["3"]["ratios"] == row["scale_ratios"]
+    assert found["right_scale_error"] == pytest.approx(normal_error(levels(4)))
+    expected = np.mean([normal_error(levels(4), ratio) for ratio in row["scale_ratios"].values()])
+    assert found["rounds"]["3"]["expected_error"] == pytest.approx(expected)
+
+
+def test_a_run_that_kept_nothing_says_how_to_repeat_it(finished):
+    with pytest.raises(RunError, match=r"kept no round .* record.rounds=.* --repeat"):
+        list(kept_rounds(open_run(finished.folder), QUICK))
+
+
+def test_the_command_writes_numbers_and_pictures(recorded, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    quick = ["--examples", "40", "--points", "3", "--out", str(tmp_path)]
+    assert main(["analyze", str(recorded[0]), *quick]) == 0
+    out, err = capsys.readouterr()
+    for what in ANALYSES:
+        json.loads((recorded[0] / "analysis" / f"{what}.json").read_text())
+        assert (tmp_path / f"{what}.png").read_bytes().startswith(b"\x89PNG")
+        assert what in out
+    assert "landscape of 3 x 3 points, about" in err
+
+
+def test_runs_stand_side_by_side(recorded, finished, capsys, tmp_path):
+    """One that kept rounds and one that did not, under names that tell them apart."""
+    folders = [str(recorded[0]), str(finished.folder)]
+    assert main(["analyze", *folders, "scales", "--out", str(tmp_path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if "median" in line] == ["scales", "scales"]
+    assert lines[0].split()[1] == "run"
+    assert lines[1].split()[1] != "run"
+
+
+def test_a_round_is_repeated_when_asked(finished, tmp_path, capsys):
+    copy = tmp_path / "run"
+
+    shutil.copytree(finished.folder, copy)
+    assert main(["analyze", str(copy), "drift", "--repeat", "2"]) == 0
+    again = copy / "analysis" / "repeat-2"
+    assert [row["train_loss"] for row in rows(again)] == [
+        row["train_loss"] for row in rows(finished.folder)[:2]
+    ]
+    found = json.loads((copy / "analysis" / "drift.json").read_text())
+    assert list(found["rounds"]) == ["2"]
+    assert main(["analyze", str(copy), "drift", "--repeat", "9"]) == 2
+    assert "must be a round of the run, 1 to 3" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["hessian"], "no run to analyse"),
+        (["hesian", "."], "hesian is neither a run directory nor one of hessian, .* did you mean"),
+        ([".", "--points", "4"], "points is 4, must be odd"),
+    ],
+)
+def test_what_cannot_be_analysed(words, says, capsys, in_empty_folder):
+    assert main(["analyze", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+
+    assert re.search(says, err), err

@@ -1,0 +1,247 @@
+"""A real deployment on loopback: a SuperLink, SuperNodes and `flwr run`, each its own process."""
+
+import contextlib
+import datetime
+import ipaddress
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import NameOID
+
+from harness import PATIENCE_SECONDS, TESTS, gone, wait_until
+
+APP = TESTS.parent / "examples" / "flower"
+BIN = Path(sys.executable).parent
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+}
+
+
+class Deployment:
+    """Processes of one federation; leaving it ends all of them."""
+
+    def __init__(self, folder, tls=False, **environment):
+        self.folder = folder
+        self.tls = tls
+        self.port = free_port()
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        self.environment = {
+            **os.environ,
+            **QUIET,
+            **environment,
+            "FLWR_HOME": str(self.home),
+            "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
+        }
+        self.started = []
+        if tls:
+            write_certificates(folder)
+        where = "insecure = true"
+        if tls:
+            where = f'root-certificates = "{folder / "ca.crt"}"'
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "here"\n'
+            f'[superlink.here]\naddress = "127.0.0.1:{self.port}"\n{where}\n'
+        )
+
+    def superlink(self):
+        words = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.port)]
+        if self.tls:
+            words += ["--ssl-ca-certfile", self.folder / "ca.crt"]
+            words += ["--ssl-certfile", self.folder / "server.pem"]
+            words += ["--ssl-keyfile", self.folder / "server.key", "--enable-supernode-auth"]
+        else:
+            words.append("--insecure")
+        process = self._start("superlink", words)
+        wait_until(lambda: listens(self.port), process)
+        return process
+
+    def supernode(self, name, register=True, trusting=True, **config):
+        """A node with a folder of its own, registered unless told otherwise."""
+        words = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}"]
+        words += ["--port", str(free_port())]
+        if self.tls:
+            key = self.folder / f"key-{name}"
+            if not key.exists():
+                write_key(key)
+                if register:
+                    self.flwr("supernode", "register", f"{key}.pub", "here")
+            words += ["--auth-supernode-private-key", key]
+            if trusting:
+                words += ["--root-certificates", self.folder / "ca.crt"]
+        else:
+            words.append("--insecure")
+        said = " ".join(f"{key.replace('_', '-')}={json.dumps(x)}" for key, x in config.items())
+        return self._start(name, [*words, "--node-config", said])
+
+    def flwr(self, *words):
+        """A command that ends by itself: what it printed."""
+        done = subprocess.run(
+            [BIN / "flwr", *map(str, words)],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_SECONDS,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def begin(self, **config):
+        """Hand a run to the SuperLink: its number."""
+        said = " ".join(f"{key.replace('_', '-')}={json.dumps(x)}" for key, x in config.items())
+        output = self.flwr("run", APP, "here", "-c", said, "--format", "json")
+        return json.loads(output)["run-id"]
+
+    def of_run(self, number):
+        output = self.flwr("list", "here", "--run-id", number, "--format", "json")
+        return json.loads(output)["runs"][0]
+
+    def log(self, name):
+        return (self.folder / f"{name}.log").read_text()
+
+    def run(self, **config):
+        """A run to its end."""
+        number = self.begin(**config)
+        finished = re.compile(rf"Finished task \d+ of run {number}")
+        patiently(lambda: finished.search(self.log("superlink")))
+        assert "completed" in self.of_run(number)["status"], self.server_log(number)
+        return number
+
+    def server_log(self, number):
+        return self.flwr("log", number, "here", "--show")
+
+    def serverapp(self):
+        """The process that runs the server's end of the run that is going."""
+        found = []
+        for process in self.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any("flwr-serverapp" in word for word in process.cmdline()):
+                    found.append(process)
+        (alive,) = [process for process in found if not gone(process)]
+        return alive
+
+    def processes(self):
+        """All that came of what was started, as far as it is still there."""
+        found = {}
+        for process in self.started:
+            if process.poll() is None:
+                parent = psutil.Process(process.pid)
+                for each in (parent, *parent.children(recursive=True)):
+                    found[each.pid] = each
+        return list(found.values())
+
+    def end(self):
+        everybody = self.processes()
+        for process in self.started:
+            process.terminate()
+        for process in self.started:
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        wait_until(lambda: all(gone(process) for process in everybody))
+
+    def _start(self, name, words):
+        home = self.folder / name
+        home.mkdir(exist_ok=True)
+        with open(self.folder / f"{name}.log", "a") as log:
+            process = subprocess.Popen(
+                [BIN / words[0], *map(str, words[1:])],
+                cwd=home,
+                env=self.environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,  # each is a machine of its own
+            )
+        self.started.append(process)
+        return process
+
+
+def patiently(true):
+    """Wait for what several processes do in turn, each of which takes seconds to start."""
+    end = time.monotonic() + 4 * PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def deployed(folder, tls=False, **environment):
+    deployment = Deployment(folder, tls, **environment)
+    try:
+        yield deployment
+    finally:
+        deployment.end()
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def listens(port):
+    with socket.socket() as line:
+        return line.connect_ex(("127.0.0.1", port)) == 0
+
+
+def write_key(path):
+    """A node's key pair, as `ssh-keygen -t ecdsa -b 384` writes it."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    path.write_bytes(secret)
+    path.chmod(0o600)
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    path.with_name(f"{path.name}.pub").write_bytes(public)
+
+
+def write_certificates(folder):
+    """A certificate authority of a day, and a server's certificate for 127.0.0.1."""
+    authority = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests")])
+    certificate = signed(name, authority.public_key(), name, authority, authority=True)
+    (folder / "ca.crt").write_bytes(certificate)
+    key = ec.generate_private_key(ec.SECP256R1())
+    server = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    (folder / "server.pem").write_bytes(signed(server, key.public_key(), name, authority))
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (folder / "server.key").write_bytes(secret)
+
+
+def signed(subject, public, issuer, key, authority=False):
+    now = datetime.datetime.now(datetime.UTC)
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(authority, None), critical=True)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return certificate.public_bytes(Encoding.PEM)

@@ -1,0 +1,145 @@
+"""Real SuperLinks and SuperNodes on loopback: a run on Flower is a run, to the same weights."""
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedwsq[flower]'")
+
+import json
+
+import numpy as np
+import torch
+from deployment import deployed, patiently
+
+from fedwsq.core.tree import fingerprint
+from fedwsq.data.digits import digits
+from fedwsq.federation.simulation import simulate
+from fedwsq.plan import dump_plan
+from fedwsq.runs import Run
+from fedwsq.transports import Failure
+from harness import gone, rows, tiny, who_is_stuck
+
+pytestmark = pytest.mark.flower
+CPU = torch.device("cpu")
+COMMON = {"data.clients": 3, "clients_per_round": 3, "uplink.codec": "danuq", "uplink.bits": 1}
+SPLIT = COMMON | {"data.partition": "iid"}
+OWN = COMMON | {"data.partition": "own"}
+TINY = {"training.epochs": 1, "training.batches_per_epoch": 2}
+
+
+def words(settings):
+    return " ".join(f"{key}={value}" for key, value in settings.items())
+
+
+def weights(folder):
+    return json.loads((folder / "summary.json").read_text())["weights"]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """What each client holds, and nothing else, as an .npz file of its own."""
+    folder = tmp_path_factory.mktemp("shards")
+    clients = simulate(tiny(**SPLIT)).clients
+    x_test, y_test = digits().test.take(torch.arange(20))
+    for client in range(3):
+        shard = clients.shard(client)
+        arrays = {"x_train": shard.x, "y_train": shard.y, "x_test": x_test, "y_test": y_test}
+        np.savez(folder / f"{client}.npz", **{name: x.numpy() for name, x in arrays.items()})
+    return folder
+
+
+def test_nodes_with_their_own_data_give_the_weights_of_one_process(shards, tmp_path):
+    """With TLS and authentication; a stranger, a doubter and one of another mind stay out."""
+    with Run.create(tiny(**SPLIT), tmp_path / "alone", workers=1) as alone:
+        alone.go()
+    other = tmp_path / "other.toml"
+    other.write_text(dump_plan(tiny(**OWN, **{"training.lr": 0.05})))
+    with deployed(tmp_path, tls=True) as here:
+        here.superlink()
+        for client in range(3):
+            here.supernode(f"node-{client}", client=client, data=str(shards / f"{client}.npz"))
+        data = str(shards / "0.npz")
+        here.supernode("of-another-mind", client=0, data=data, plan=str(other))
+        here.supernode("stranger", register=False, client=0, data=data)
+        here.supernode("doubter", trusting=False, client=0, data=data)
+        number = here.run(
+            method="fedwsq",
+            bits=1,
+            rounds=3,
+            overrides=words(TINY | {key: OWN[key] for key in OWN if "uplink" not in key}),
+            test_data="plan",
+            out=str(tmp_path / "run"),
+        )
+        patiently(lambda: "refused" in here.server_log(number))
+        log = here.server_log(number)
+        traffic = here.of_run(number)["network-traffic"]
+    found = rows(tmp_path / "run")
+    assert [row["failures"] for row in found] == [{}] * 3
+    assert weights(tmp_path / "run") == alone.summary().weights
+    assert [row["test_accuracy"] for row in found] == [r.test_accuracy for r in alone.records]
+    assert "is refused: training.lr is 0.1 at the other end and 0.05 at this one" in log
+    print(traffic, [(row["uplink_bytes"], row["downlink_bytes"]) for row in found])
+    print(here.log("stranger"), here.log("doubter"))
+
+
+class Replayed:
+    """The clients of one process, of whom those whose replies a run did not have fail again."""
+
+    def __init__(self, inner, found):
+        self.inner = inner
+        self.failures = {row["round"]: row["failures"] for row in found}
+
+    def dispatch(self, body, orders, deadline=None):
+        for answer in self.inner.dispatch(body, orders, deadline):
+            why = self.failures[answer.key.round].get(str(answer.key.client))
+            if why is None:
+                yield answer
+            else:
+                yield Failure(answer.key, why)
+
+
+def test_whoever_is_killed_comes_back_and_the_weights_are_those_of_the_replies(tmp_path):
+    """A node in the middle of a round, then the ServerApp, then the SuperLink."""
+    memory = {"uplink.error_feedback": "true", "rounds": 6}
+    stuck = {"algorithm.name": "user_code:Stuck", "algorithm.round": 2, "algorithm.client": 2}
+    run = {"overrides": words(TINY | SPLIT | memory | stuck), "out": str(tmp_path / "run")}
+    link = tmp_path / "stuck"
+    finished = lambda: rows(tmp_path / "run")
+
+    def node(client):
+        share = {"partition_id": client, "num_partitions": 3}
+        return here.supernode(f"node-{client}", **share, memory=str(tmp_path / f"disk-{client}"))
+
+    with deployed(tmp_path, TEST_STUCK=str(link)) as here:
+        superlink = here.superlink()
+        nodes = [node(client) for client in range(3)]
+        here.begin(**run)
+
+        # A node, while its client is at work: the round goes on without it, and it comes back.
+        patiently(link.is_symlink)
+        warm = who_is_stuck(link)
+        nodes[2].kill()
+        patiently(lambda: gone(warm))
+        node(2)
+        patiently(lambda: len(finished()) >= 3)
+
+        # The ServerApp: the same command goes on with its run.
+        here.serverapp().kill()
+        here.begin(**run)
+        patiently(lambda: len(finished()) >= 5)
+
+        # The SuperLink, and its ServerApp with it.
+        serverapp = here.serverapp()
+        superlink.kill()
+        patiently(lambda: gone(serverapp))
+        here.superlink()
+        here.run(**run)
+
+    found = finished()
+    assert [row["round"] for row in found] == list(range(1, 7))
+    assert list(found[1]["failures"]) == ["2"]
+    assert found[2]["replied"] == 3  # back again, and it has not lost its memory
+    simulation = simulate(tiny(**SPLIT, **{"uplink.error_feedback": True, "rounds": 6}))
+    server = simulation.server(Replayed(simulation.serial(CPU, tmp_path / "alone"), found))
+    for _ in range(6):
+        server.step()
+    assert weights(tmp_path / "run") == fingerprint(server.params)
