@@ -10,8 +10,8 @@ import fedwsq
 ROOT = Path(fedwsq.__file__).parent
 DOOR = "fedwsq"  # `fedwsq/__init__.py` hands out what the packages before it have
 ORDER = (
-    "core data models training algorithms codecs wire evaluation plan parts transports federation "
-    f"runs flower {DOOR} analysis report bench cli"
+    "core data models training algorithms codecs secure wire evaluation plan parts transports "
+    f"federation runs flower {DOOR} analysis report bench cli"
 ).split()
 
 

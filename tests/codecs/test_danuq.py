@@ -247,7 +247,7 @@ def test_rates_follow_the_levels():
     [
         (
             {"levels": "lloyd"},
-            'danuq has no level kind "lloyd"; it offers paper, optimal, lloyd-max; '
+            'danuq has no level kind "lloyd"; it offers paper, optimal, lloyd-max, even; '
             "did you mean lloyd-max?",
         ),
         (

@@ -78,13 +78,15 @@ def test_level_sets_are_well_formed(bits, kind):
     q = levels(bits, kind)
     assert len(q) == 2**bits
     assert all(a < b for a, b in pairwise(q))
-    if kind == "lloyd-max" or bits == 1:
+    if kind in ("lloyd-max", "even") or bits == 1:
         assert [-level for level in reversed(q)] == list(q)
     else:
         assert q[2 ** (bits - 1) - 1] == 0.0
 
 
-@pytest.mark.parametrize(("bits", "kind"), [case for case in EVERY if case[1] != "paper"])
+@pytest.mark.parametrize(
+    ("bits", "kind"), [case for case in EVERY if case[1] in ("optimal", "lloyd-max")]
+)
 def test_every_free_level_is_the_centroid_of_its_cell(bits, kind):
     q = levels(bits, kind)
     for level, (a, b) in zip(q, pairwise((-14.0, *edges(q), 14.0)), strict=True):
@@ -201,20 +203,32 @@ def test_edges_are_midpoints():
             3,
             "paper",
             'danuq has no 3-bit "paper" levels; '
-            'it offers 1, 2, 4 (kinds "optimal" and "lloyd-max" offer 1 to 8)',
+            'it offers 1, 2, 4 (kinds "optimal", "lloyd-max" and "even" offer 1 to 8)',
         ),
         (9, "optimal", 'danuq has no 9-bit "optimal" levels; it offers 1 to 8'),
         (0, "lloyd-max", 'danuq has no 0-bit "lloyd-max" levels; it offers 1 to 8'),
         (
             2,
             "optimum",
-            'danuq has no level kind "optimum"; it offers paper, optimal, lloyd-max; '
+            'danuq has no level kind "optimum"; it offers paper, optimal, lloyd-max, even; '
             "did you mean optimal?",
         ),
-        (2, "x", 'danuq has no level kind "x"; it offers paper, optimal, lloyd-max'),
+        (2, "x", 'danuq has no level kind "x"; it offers paper, optimal, lloyd-max, even'),
     ],
 )
 def test_what_is_not_offered(bits, kind, text):
     with pytest.raises(ConfigError) as error:
         levels(bits, kind)
     assert str(error.value) == text
+
+
+@pytest.mark.parametrize(
+    ("bits", "step", "error"),
+    [(1, 1.5958, 0.3634), (2, 0.9957, 0.1188), (3, 0.5860, 0.03744), (4, 0.3352, 0.01154)],
+)
+def test_even_levels_have_the_best_step(bits, step, error):
+    """Max (1960), table 2."""
+    even = levels(bits, "even")
+    gaps = [b - a for a, b in pairwise(even)]
+    assert gaps == pytest.approx([step] * len(gaps), abs=1e-4)
+    assert normal_error(even) == pytest.approx(error, abs=1e-4)

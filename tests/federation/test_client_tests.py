@@ -124,6 +124,20 @@ def test_the_bytes_of_evaluation_are_counted_apart():
     )
 
 
+def test_a_client_whose_evaluation_was_lost_is_asked_again():
+    simulation = simulate(tiny(**OWN))
+
+    def weather(answers):
+        if len(answers) == 1:
+            return answers
+        return [Failure(answers[0].key, "its worker process died", lost=True), *answers[1:]]
+
+    record = simulation.server(Network(simulation.serial(CPU), weather)).step()
+    calm = simulation.server(simulation.serial(CPU)).step()
+    assert record.client_accuracy == calm.client_accuracy
+    assert record.client_accuracy_worst_decile == calm.client_accuracy_worst_decile
+
+
 def test_clients_that_fail_to_evaluate_are_left_out():
     """One fails, one's answer is damaged, one answers for another, one is lost; six count."""
 

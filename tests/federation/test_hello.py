@@ -1,6 +1,7 @@
 """Before the first round: who is there, and in what the two ends differ."""
 
 import json
+import time
 from dataclasses import replace
 
 import pytest
@@ -13,6 +14,7 @@ from fedwsq.core.types import Key
 from fedwsq.federation.hello import Introduction, greet, read_introduction
 from fedwsq.federation.simulation import simulate
 from fedwsq.transports import Failure, Order, Reply
+from fedwsq.transports.deadlines import NOT_BEGUN
 from fedwsq.wire import Kind, Message, decode, encode
 from harness import tiny
 
@@ -45,6 +47,24 @@ def test_clients_say_what_they_hold(simulation):
         assert introduction.labels == torch.bincount(labels, minlength=10).tolist()
         assert introduction.precision == simulation.plan.training.precision
         assert introduction.device == "cpu"
+
+
+def lost_once(answers):
+    """With the first of them, where there are several: its worker was stuck."""
+    if len(answers) == 1:
+        return answers
+    return [Failure(answers[0].key, "its worker was stuck for 600 s", lost=True), *answers[1:]]
+
+
+def test_a_hello_that_was_lost_is_said_again(simulation):
+    found = greet(simulation.charter, Network(simulation.serial(CPU), lost_once), range(4), RUN)
+    assert found == greet(simulation.charter, simulation.serial(CPU), range(4), RUN)
+
+
+def test_a_hello_that_nobody_has_time_for_says_so(simulation):
+    over = time.monotonic()
+    found = greet(simulation.charter, simulation.serial(CPU), [0, 1], RUN, over)
+    assert found == {0: NOT_BEGUN, 1: NOT_BEGUN}
 
 
 @pytest.mark.parametrize(

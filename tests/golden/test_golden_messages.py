@@ -5,6 +5,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -14,6 +15,8 @@ from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
 from fedwsq.evaluation import Scores
 from fedwsq.federation.evaluator import write_scores
+from fedwsq.federation.phases import VOTES
+from fedwsq.secure.ring import Part
 from fedwsq.wire import Kind, Line, Link, Message, Schema, decode, encode
 from fedwsq.wire.message import EVERYONE
 from fedwsq.wire.parse import kind_of
@@ -121,7 +124,37 @@ def pack():
     return decode(fedwsq.pack(PARAMS, "ecq", seed=7), SCHEMA)
 
 
-MAKERS = [broadcast, order, reply, evaluate, score, scores, hello, welcome, forgot, pack]
+def phase():
+    text = json.dumps({"phase": "votes", "voters": 5, "cohort": [1, 4, 12, 20, 33]})
+    states = {"delta": {name: torch.tensor([0.5]) for name in SCHEMA.names}}
+    return Message(Kind.PHASE, KEY, RUN, NONCE, AGREEMENT, accepted=2, states=states, text=text)
+
+
+def said():
+    """Integers of 3 bits, as a cohort of five has them."""
+    packets = {}
+    for name, size in SCHEMA.sizes.items():
+        part = Part(size, 3)
+        words = np.arange(size, dtype=part.dtype) % 8
+        packets[name] = VOTES.packet(part, part.pack(words))._replace(rows=SCHEMA.rows[name])
+    text = json.dumps({"phase": "votes", "ballot": "0102030405060708"})
+    return Message(Kind.SAID, KEY, RUN, NONCE, AGREEMENT, packets={"delta": packets}, text=text)
+
+
+MAKERS = [
+    broadcast,
+    order,
+    reply,
+    evaluate,
+    score,
+    scores,
+    hello,
+    welcome,
+    forgot,
+    pack,
+    phase,
+    said,
+]
 
 
 def committed(name):

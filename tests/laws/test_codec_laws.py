@@ -36,6 +36,7 @@ TABLE = {name: cls() for name, cls in CODECS.items()}
 SETTINGS = {
     "danuq-optimal": Danuq(levels="optimal"),
     "danuq-lloyd-max": Danuq(levels="lloyd-max"),
+    "danuq-even": Danuq(levels="even"),
     "danuq-own": Danuq(dequantize="own"),
     "danuq-calibrate": Danuq(scale_init="calibrate"),
     "danuq-band": Danuq(band=1.5),

@@ -62,6 +62,8 @@ EXAMPLES = {
     Kind.WELCOME: replace(_ORDER, kind=Kind.WELCOME, text='{"examples": 40, "labels": [39, 1]}'),
     Kind.FORGOT: replace(_ORDER, kind=Kind.FORGOT),
     Kind.PACK: replace(_ORDER, kind=Kind.PACK, text='{"bits": 4, "tensors": []}'),
+    Kind.PHASE: replace(_ORDER, kind=Kind.PHASE, text='{"phase": "votes", "voters": 5}'),
+    Kind.SAID: replace(_ORDER, kind=Kind.SAID, text='{"phase": "votes", "ballot": "00"}'),
 }
 
 

@@ -35,8 +35,8 @@ LAST = "trailing bytes after the last section"
 DAMAGES = [
     ("magic", [b"FWSX", bytes(4)], "wrong magic"),
     ("version", [0, 1, 3, 2**16 - 1], r"unknown version \d+: this build reads version 2"),
-    ("kind", [0, 11, 255], r"unknown kind \d+: known are 1 \(broadcast\), .*, 10 \(pack\)"),
-    ("kind", [1, 2, 4, 5, 6, 7, 8, 9], "kind .*, expected reply"),
+    ("kind", [0, 13, 255], r"unknown kind \d+: known are 1 \(broadcast\), .*, 12 \(said\)"),
+    ("kind", [1, 2, 4, 5, 6, 7, 8, 9, 11, 12], "kind .*, expected reply"),
     ("reserved", [1, 255], "reserved byte"),
     ("length", [len(DATA) + 1, 2**63, 2**64 - 1], "truncated: 2.. bytes, the header says"),
     ("length", [len(DATA) - 1, 0], "trailing bytes: 2.. bytes, the header says"),
@@ -176,6 +176,8 @@ def test_the_numbers_of_the_kinds_are_the_documented_ones(kind):
         "welcome": 8,
         "forgot": 9,
         "pack": 10,
+        "phase": 11,
+        "said": 12,
     }
     assert numbers[kind.name.lower()] == kind
 
@@ -186,7 +188,7 @@ def test_the_numbers_of_the_kinds_are_the_documented_ones(kind):
         ({"magic": b"FWSX"}, "wrong magic"),
         ({"version": 1}, "unknown version 1: this build reads version 2"),
         ({"kind": 0}, "unknown kind 0"),
-        ({"kind": 11}, "unknown kind 11"),
+        ({"kind": 13}, "unknown kind 13"),
         ({"reserved": 1}, "reserved byte is 1"),
         ({"length": 1}, "trailing bytes"),
     ],

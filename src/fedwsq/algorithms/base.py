@@ -28,6 +28,11 @@ class Algorithm(Protocol):
         """Names of the vectors that go up."""
         ...
 
+    @property
+    def uses_metrics(self) -> bool:
+        """Whether the server's update needs what clients report beside their vectors."""
+        ...
+
     def check(self, model: nn.Module, training: Training) -> None:
         """Raise `ConfigError` when model or settings lack what the method needs.
 
@@ -74,6 +79,10 @@ class Defaults:
     @property
     def sends(self) -> tuple[str, ...]:
         return ("delta",)
+
+    @property
+    def uses_metrics(self) -> bool:
+        return False
 
     def check(self, model: nn.Module, training: Training) -> None:
         """Any model and any settings will do."""

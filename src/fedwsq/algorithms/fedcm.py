@@ -26,6 +26,10 @@ class FedCM(Defaults):
         if not 0 < self.alpha <= 1:
             raise ConfigError(f"alpha is {self.alpha}, must be above 0 and at most 1")
 
+    @property
+    def uses_metrics(self) -> bool:
+        return True  # the sum of the learning rates
+
     def check(self, model: nn.Module, training: Training) -> None:
         require_plain_sgd("fedcm", training)
 

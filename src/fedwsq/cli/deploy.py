@@ -16,6 +16,15 @@ examples:
   fedwsq deploy certs certs --host fl.example.org --host 203.0.113.7
   fedwsq deploy certs certs --days 90             a new certificate, by the same authority
 """
+KEYS = """\
+Makes an identity for each client, for sums that the server cannot take apart (uplink.secure). Copy
+DIR/client-N to the machine of client N by a way that the server does not control, and start its
+node with --keys. Whoever runs this command could speak for every client: afterwards delete what is
+not needed here.
+
+example:
+  fedwsq deploy keys keys --clients 5
+"""
 LOCAL = """\
 CONFIG and KEY=VALUE are as for `fedwsq run`; without CONFIG it is the quick start with 10 rounds.
 The data set is split over as many clients as there are nodes, and each node gets its own examples
@@ -62,6 +71,12 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "--days", type=int, default=365, metavar="N", help="how long it is valid (default: 365)"
     )
 
+    keys = _add(kinds, "keys", "make the keys of clients for secure sums", KEYS)
+    keys.add_argument("folder", type=Path, metavar="DIR", help="where they are written")
+    keys.add_argument(
+        "--clients", type=int, required=True, metavar="N", help="how many clients there are"
+    )
+
     local = _add(kinds, "local", "start everything here, run, and end everything", LOCAL)
     local.add_argument(
         "words", nargs="*", metavar="[CONFIG] KEY=VALUE", help="a config, then overrides"
@@ -87,6 +102,9 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     node.add_argument("--key", type=Path, metavar="FILE", help="this node's private key")
     node.add_argument("--insecure", action="store_true", help="without TLS: anybody can read along")
+    node.add_argument(
+        "--keys", type=Path, metavar="DIR", help="this client's keys, for uplink.secure"
+    )
     node.add_argument(
         "--memory", type=Path, metavar="DIR", help="where the client keeps what it remembers"
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 from fedwsq.cli.start import later
 
 # Written out, since codecs come with torch.
-KINDS = ("paper", "optimal", "lloyd-max")
+KINDS = ("paper", "optimal", "lloyd-max", "even")
 
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedwsq.cli.bar import columns, fitted, room
-from fedwsq.core.errors import RunError, disk_is_full
+from fedwsq.core.errors import RunError, disk_trouble
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import plan_settings
 from fedwsq.plan.read import dotted
@@ -135,10 +135,9 @@ def follow(run: Run, trackers: Sequence[str], keep_messages: bool, debug: bool =
         )
         return 1
     except OSError as error:
-        if not disk_is_full(error):
-            raise
+        trouble, way_out = disk_trouble(error, run.folder)
         raise RunError(
-            f"no space left for {run.folder}: what it has saved is whole; make room, "
+            f"{trouble}: what it has saved is whole; {way_out}, "
             f"then go on with: fedwsq resume {quote(str(run.folder))}"
         ) from None
     finally:

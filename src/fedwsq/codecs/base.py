@@ -42,6 +42,13 @@ class Packet(NamedTuple):
     rows: int = 1  # the tensor's output channels, its first dimension; 1 for a vector
 
 
+class Steps(NamedTuple):
+    """Codes that add up: code k stands for scale x (lowest + step x k)."""
+
+    lowest: float
+    step: float
+
+
 class Extent(NamedTuple):
     """How large decoded values are."""
 
@@ -81,6 +88,10 @@ class Codec(Protocol):
     def unbiased(self) -> bool:
         """Whether the decoded value's expectation over `seed` is the input."""
         return False
+
+    def steps(self, rate: Rate) -> Steps | None:
+        """The code's even steps around one shared scale; None if its codes do not add up."""
+        return None
 
     @abstractmethod
     def init(self, numel: int, rows: int = 1) -> Tensor:

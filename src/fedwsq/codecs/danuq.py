@@ -12,6 +12,7 @@ from fedwsq.codecs.base import (
     MAX_MAGNITUDE,
     Packet,
     Side,
+    Steps,
     flat_values,
     require_finite,
     require_known,
@@ -47,7 +48,7 @@ class Danuq(Levelled):
     the mean of the levels over N(0, 1) need not be zero.
     """
 
-    levels: Literal["paper", "optimal", "lloyd-max"] = "paper"
+    levels: Literal["paper", "optimal", "lloyd-max", "even"] = "paper"
     momentum: float = 0.1
     scale_init: float | Literal["calibrate"] = "calibrate"
     dequantize: Literal["shared", "own"] = "shared"
@@ -85,6 +86,15 @@ class Danuq(Levelled):
     def rates(self) -> Rates:
         """Those that have levels of this kind."""
         return widths(self.levels)
+
+    def steps(self, rate: Rate) -> Steps | None:
+        """Those of one bit, and of even levels at any width."""
+        one_scale = self.scale_per == "tensor" and self.dequantize == "shared" and not self.band
+        bits = self._bits(rate)
+        if not one_scale or (bits > 1 and self.levels != "even"):
+            return None
+        found = levels(bits, self.levels)
+        return Steps(found[0], found[1] - found[0])
 
     def init(self, numel: int, rows: int = 1) -> Tensor:
         """The scales of round 1; 0 stands for one that is not known yet."""

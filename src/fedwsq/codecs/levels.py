@@ -1,4 +1,4 @@
-"""DANUQ's levels for N(0, 1), published, optimal and Lloyd-Max, and what any level set costs."""
+"""DANUQ's levels for N(0, 1), of four kinds, and what any level set costs."""
 
 import functools
 import math
@@ -20,7 +20,7 @@ PAPER: dict[int, tuple[float, ...]] = {
         *(0.2303, 0.4648, 0.7081, 0.9663, 1.2481, 1.5676, 1.9679, 2.6488),
     ),
 }
-LEVEL_KINDS = ("paper", "optimal", "lloyd-max")
+LEVEL_KINDS = ("paper", "optimal", "lloyd-max", "even")
 SOLVED_WIDTHS = range(1, 9)
 
 
@@ -42,21 +42,30 @@ def levels(bits: int, kind: str = "paper") -> tuple[float, ...]:
 
     `optimal` minimizes the squared error with one level pinned at 0, 2^(bits-1) - 1 levels below it
     and 2^(bits-1) above; one bit has no zero. `lloyd-max` pins nothing and is symmetric (Max,
-    1960).
+    1960). `even` has the same step between all levels, the best one: such codes add up.
     """
     if bits not in widths(kind):
         offer = "1 to 8"
         if kind == "paper":
-            offer = '1, 2, 4 (kinds "optimal" and "lloyd-max" offer 1 to 8)'
+            offer = '1, 2, 4 (kinds "optimal", "lloyd-max" and "even" offer 1 to 8)'
         raise ConfigError(f'danuq has no {bits}-bit "{kind}" levels; it offers {offer}')
     if kind == "paper":
         return PAPER[bits]
+    if kind == "even":
+        return even(bits)
     half = 2 ** (bits - 1)
     if kind == "lloyd-max" or bits == 1:
         above = one_side(half, pinned=False)
         return (*mirrored(above), *above)
     below = one_side(half - 1, pinned=True)
     return (*mirrored(below), 0.0, *one_side(half, pinned=True))
+
+
+def even(bits: int) -> tuple[float, ...]:
+    """Levels one step apart around 0; the step is rounded, so that it is the same everywhere."""
+    places = [k - (2**bits - 1) / 2 for k in range(2**bits)]
+    step = round(best_scale(tuple(places)), 6)
+    return tuple(step * place for place in places)
 
 
 def mirrored(side: Sequence[float]) -> Iterator[float]:

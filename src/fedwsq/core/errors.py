@@ -3,6 +3,7 @@
 import difflib
 import errno
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class FedwsqError(Exception):
@@ -29,9 +30,24 @@ class RunError(FedwsqError):
     """A run directory that is in use, already taken, damaged or from another version."""
 
 
+class StoreError(OSError):
+    """What a client remembers cannot be kept or read: the fault of the machine that it lives on."""
+
+
 def disk_is_full(error: OSError) -> bool:
     """Whether nothing more can be written: no space, or no more of what a user may have."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def disk_trouble(error: OSError, folder: Path) -> tuple[str, str]:
+    """What is wrong with the disk under a folder, and what to do about it."""
+    if disk_is_full(error):
+        return f"no space left for {folder}", "make room"
+    if not folder.exists():
+        return f"{folder} is gone", "put it back"
+    if error.errno == errno.EROFS:
+        return f"{folder} has become read-only", "make it writable"
+    return f"{folder} cannot be used: {error.strerror or error}", "put that right"
 
 
 def did_you_mean(word: object, known: Iterable[object]) -> str:

@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,11 +17,17 @@ from fedwsq.core.types import Params
 def write_atomically(path: Path, data: bytes) -> None:
     """Put `data` at `path`: a reader, or a crash, finds the old file or the new one, both whole."""
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:
+        # On a full disk, half a file would keep the room that others need.
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
 
     # The new name is an entry of the directory, which has to reach the disk as well.
     descriptor = os.open(path.parent, os.O_RDONLY)

@@ -97,7 +97,7 @@ def limits(bounds: Bounds, usual: Usual, cohort: Sequence[Seen] = ()) -> Limits:
     known = usual.after(cohort)
     norms = {}
     for vector, trend in known.norms.items():
-        level = max(trend.level, *trend.latest[-1:]) if cohort else trend.level
+        level = max((trend.level, *trend.latest[-1:])) if cohort else trend.level
         if bounds.norm and level:
             norms[vector] = bounds.norm * level
     examples = known.examples.level or math.inf

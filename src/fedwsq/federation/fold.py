@@ -80,6 +80,8 @@ class Folded:
     float32_bytes: int = 0  # the same replies with every tensor in float32
     seen: list[Seen] = field(default_factory=list)  # of the replies let in
     clipped: int = 0  # updates that were too long, and count for less
+    unanimous: float | None = None  # share of the elements on which all who were counted agree
+    more_down_bytes: int = 0  # beyond the assignments: a round that counts has several orders
     seconds: float = 0.0
 
     @property

@@ -6,13 +6,18 @@ run again never advances a client twice. Generations are kept as long as a check
 still be resumed from may ask for them.
 """
 
+import errno
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import safetensors
 from torch import Tensor
 
+from fedwsq.core.errors import StoreError
 from fedwsq.core.files import save_tensors
 from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Params, State, Vectors
@@ -35,6 +40,7 @@ class ClientStore:
 
     def __init__(self, folder: Path, checkpoint_every: int = 1) -> None:
         self.folder = folder
+        self._was_there = folder.exists()
         # The last checkpoint is at most `checkpoint_every` rounds old and the one before it twice
         # that.
         self.keep_rounds = 2 * checkpoint_every
@@ -42,6 +48,11 @@ class ClientStore:
     def load(self, client: int, generation: int) -> ClientMemory:
         """A client's memory after the round `generation`, or `MemoryLost`."""
         path = self._path(client, generation)
+        with self._on_this_machine():
+            self._require_folder()
+            # What is not there or damaged is lost; what cannot be read may be there all the same.
+            with suppress(FileNotFoundError), open(path, "rb") as file:
+                file.read(1)
         try:
             with safetensors.safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
@@ -62,8 +73,6 @@ class ClientStore:
         """Keep the memory after this round beside the one it started from, and drop what nobody
         can ask for.
         """
-        path = self._path(client, round_)
-        path.parent.mkdir(parents=True, exist_ok=True)
         names: list[tuple[str, str, str]] = []
         tensors: dict[str, Tensor] = {}
         for part, vectors in memory._asdict().items():
@@ -72,14 +81,37 @@ class ClientStore:
                     names.append((part, vector, name))
                     tensors[f"{part}/{vector}/{name}"] = x
         # In the order given: a digest of the file's own order would depend on safetensors.
-        digest = fingerprint(tensors)
-        save_tensors(path, tensors, {"tensors": json.dumps(names), "digest": digest})
+        metadata = {"tensors": json.dumps(names), "digest": fingerprint(tensors)}
+        with self._on_this_machine():
+            self._require_folder()
+            path = self._path(client, round_)
+            path.parent.mkdir(exist_ok=True)
+            save_tensors(path, tensors, metadata)
+            self._drop(client, round_, accepted)
 
-        found = sorted(int(each.stem) for each in path.parent.glob("*.safetensors"))
+    def _drop(self, client: int, round_: int, accepted: int) -> None:
+        """Remove what no order can name any more."""
+        folder = self._path(client, round_).parent
+        found = sorted(int(each.stem) for each in folder.glob("*.safetensors"))
         settled = [g for g in found if g <= accepted and g < round_ - self.keep_rounds]
         abandoned = [g for g in found if accepted < g != round_]
         for generation in settled[:-1] + abandoned:
             self._path(client, generation).unlink(missing_ok=True)
+
+    def _require_folder(self) -> None:
+        """A folder that has gone is not a client that has forgotten."""
+        if not self._was_there:
+            self.folder.mkdir(exist_ok=True)
+            self._was_there = True
+        if not self.folder.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(self.folder))
+
+    @contextmanager
+    def _on_this_machine(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StoreError(error.errno, error.strerror, error.filename) from error
 
     def _path(self, client: int, generation: int) -> Path:
         return self.folder / str(client) / f"{generation}.safetensors"

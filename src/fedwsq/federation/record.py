@@ -54,6 +54,8 @@ class RoundRecord:
     duplicates: dict[str, int] = field(default_factory=dict)  # client -> answers after its first
     # "round 3, client 7" -> answers to nothing that this round asked
     foreign: dict[str, int] = field(default_factory=dict)
+    # Of a round that counts: the share of coded elements on which all agree, and so are known.
+    unanimous: float | None = None
     sat_out: int = 0  # sampled, but granted no bits: their channel was too slow
     bits: float | None = None  # mean bits granted per coded parameter
     scale_ratio: float | None = None  # median over coded tensors of mean local / shared scale
@@ -191,7 +193,7 @@ def record(done: Round, uplink: Line) -> RoundRecord:
         client_accuracy_worst_decile=None if clients is None else worst_decile(clients),
         train_loss=_mean(losses),
         uplink_bytes=sum(folded.lengths.values()),
-        downlink_bytes=sum(each.down_bytes for each in assignments),
+        downlink_bytes=sum(each.down_bytes for each in assignments) + folded.more_down_bytes,
         uplink_bytes_float32=folded.float32_bytes,
         downlink_bytes_float32=sum(each.float32_bytes for each in assignments),
         evaluation_bytes=verdict.client_bytes,
@@ -200,6 +202,7 @@ def record(done: Round, uplink: Line) -> RoundRecord:
         failed=len(assignments) - len(folded.replies),
         failures={str(client): why for client, why in sorted(folded.failures.items())},
         clipped=folded.clipped,
+        unanimous=folded.unanimous,
         late=len(folded.late),
         missing=len(folded.missing),
         asked_again={str(client): why for client, why in sorted(folded.asked_again.items())},

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedwsq.codecs.base import MAX_MAGNITUDE, flat_values, largest_magnitude
+from fedwsq.core.errors import ConfigError
 from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Channel, Cohort, Key, Params, State
@@ -25,6 +26,8 @@ from fedwsq.federation.clock import slowest
 from fedwsq.federation.downlink import Broadcast, PublicModel, Way, way_down
 from fedwsq.federation.evaluator import Evaluator, client_scores
 from fedwsq.federation.fold import Assignment, Before, Fold, Folded
+from fedwsq.federation.journal import Journal
+from fedwsq.federation.learned import NEEDS_SECURE
 from fedwsq.federation.owners import Census
 from fedwsq.federation.record import Round, RoundRecord, Verdict, record
 from fedwsq.federation.spool import Spool
@@ -206,6 +209,8 @@ class Server:
         progress: Progress | None = None,
     ) -> Folded:
         """Send the orders out and fold the replies, in client order whatever order they come in."""
+        if self.plan.uplink.counts:
+            return self.count(before, sent, assignments, progress)
         spool = Spool(self.spill)
         known = Before(before.server["params"], before.shared, before.usual)
         fold = Fold(self.charter, assignments, known, spool)
@@ -221,6 +226,25 @@ class Server:
         finally:
             spool.close()
         return replace(folded, asked_again=answers.again)
+
+    def count(
+        self,
+        before: Snapshot,
+        sent: Broadcast,
+        assignments: Mapping[int, Assignment],
+        progress: Progress | None = None,
+    ) -> Folded:
+        """Have clients agree on scales, then cast their updates; only sums are decoded."""
+        try:
+            from fedwsq.federation.counting import Counting
+        except ImportError:
+            raise ConfigError(NEEDS_SECURE) from None
+        journal = Journal(self.spill, sent.body + b"%d" % before.round)
+        known = Before(before.server["params"], before.shared, before.usual)
+        counting = Counting(
+            self.charter, self.transport, assignments, known, sent.body, journal, progress
+        )
+        return counting.gather()
 
     def update(self, before: Snapshot, folded: Folded, sampled: int) -> Snapshot:
         """The server's side of the round; without a reply only the round's number moves on."""

@@ -7,19 +7,20 @@ import time
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from fedwsq.core.errors import MessageError, UpdateError
+from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.threads import one_thread
-from fedwsq.core.tree import to_device
-from fedwsq.core.types import Key, Vectors
+from fedwsq.core.tree import sub, to_device
+from fedwsq.core.types import Key, Params, State, Update, Vectors
 from fedwsq.data import Dataset
 from fedwsq.evaluation import total
 from fedwsq.federation.charter import Charter, difference
 from fedwsq.federation.downlink import plain_model, way_down
 from fedwsq.federation.evaluator import Scorer, write_scores
+from fedwsq.federation.learned import NEEDS_SECURE, Learned, Work
 from fedwsq.federation.memory import ClientMemory, ClientStore, MemoryLost
 from fedwsq.federation.owners import (
     ClientData,
@@ -44,6 +45,10 @@ from fedwsq.wire import (
     open_message,
 )
 
+if TYPE_CHECKING:  # an extra
+    from fedwsq.federation.voter import Voter
+    from fedwsq.secure.keys import Keyring
+
 
 class Received(NamedTuple):
     """A broadcast, decoded."""
@@ -62,7 +67,8 @@ class Site:
     for.
 
     `store` is a folder for what clients remember; without one it ends with the site. `test` is the
-    server's data, which only the workers of a simulation hold.
+    server's data, which only the workers of a simulation hold. `keyring` has the keys of secure
+    sums; those of a simulation are made here.
     """
 
     def __init__(
@@ -72,11 +78,13 @@ class Site:
         device: torch.device,
         store: Path | None = None,
         test: TestData | None = None,
+        keyring: "Keyring | None" = None,
     ) -> None:
         self.charter = charter
         self.data = data
         self.device = device
         self.test = test
+        self.keyring = keyring
         self.model = charter.model.network.to(device)
         self.way = way_down(charter.plan.downlink, charter.schema)
         self.scorer = Scorer(charter, device)
@@ -97,6 +105,7 @@ class Site:
             Kind.EVALUATE: self._evaluate,
             Kind.SCORE: self._score,
             Kind.HELLO: self._greet,
+            Kind.PHASE: self._vote,
         }
         head = open_message(order.head)
         if head.kind not in kinds:
@@ -112,15 +121,12 @@ class Site:
         received = self.receive(body)
         order = self._read_order(head, Kind.ORDER, received)
         began = time.perf_counter()
-        task = self.task(order.key)
         try:
             memory = self._recall(order)
         except MemoryLost:
-            return replace(_answer_to(order, Kind.FORGOT), agreement=self.charter.digest)
+            return self._forgot(order)
         start = self._start(received, order, memory)
-        algorithm = self.charter.plan.algorithm
-        state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
-        update, state = algorithm.client_update(start, state, task)
+        update, state = self._learn(start, order.key, memory)
         trained = time.perf_counter()
 
         uplink = self.charter.uplink
@@ -130,7 +136,7 @@ class Site:
         coded = time.perf_counter()
         if state:
             decoded = uplink.receive(sent.packets, received.shared, order.key)
-            state = algorithm.settle(state, self._here(decoded))
+            state = self.charter.plan.algorithm.settle(state, self._here(decoded))
         self._remember(order, ClientMemory(state, _kept(sent), start))
         metrics = {"train_seconds": trained - began, "codec_seconds": coded - trained}
         return Message(
@@ -144,6 +150,59 @@ class Site:
             metrics={**update.metrics, **metrics},
             packets=sent.packets,
         )
+
+    def _learn(self, start: Vectors, key: Key, memory: ClientMemory) -> tuple[Update, State]:
+        """Local training from what was received and what the client remembers."""
+        algorithm = self.charter.plan.algorithm
+        task = self.task(key)
+        state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
+        return algorithm.client_update(start, state, task)
+
+    def _forgot(self, order: Message) -> Message:
+        return replace(_answer_to(order, Kind.FORGOT), agreement=self.charter.digest)
+
+    def _vote(self, body: bytes | memoryview, head: Opened) -> Message:
+        """Answer one phase of a round that counts."""
+        order = decode(head, self.charter.schema, Kind.PHASE)
+        self.charter.require(order)
+
+        def learn() -> Learned:
+            received = self.receive(body)
+            self._read_order(head, Kind.PHASE, received)
+            memory = self._recall(order)
+            start = self._start(received, order, memory)
+            update, state = self._learn(start, order.key, memory)
+            before = memory.residuals.get("delta", {})
+            delta = {
+                name: x.detach().float().cpu() + before.get(name, 0.0)
+                for name, x in update.vectors["delta"].items()
+            }
+            return Learned(delta, update.metrics.get("loss", 0.0), state, start)
+
+        def remember(learned: Learned, decoded: Params) -> None:
+            state = learned.state
+            if state:
+                sent = self._here({"delta": decoded})
+                state = self.charter.plan.algorithm.settle(self._here(state), sent)
+            lost: Vectors = {}
+            if self.charter.plan.uplink.error_feedback:
+                lost = {"delta": sub(learned.delta, decoded)}
+            self._remember(order, ClientMemory(state, lost, learned.start))
+
+        try:
+            return self._voter.answer(order, Work(learn, remember))
+        except MemoryLost:
+            return self._forgot(order)
+
+    @property
+    def _voter(self) -> "Voter":
+        if not self.charter.plan.uplink.counts:
+            raise MessageError("asked for a ballot, but uplink.counts is off here")
+        try:
+            from fedwsq.federation.voter import open_voter
+        except ImportError:
+            raise ConfigError(NEEDS_SECURE) from None
+        return open_voter(self.charter, self.store.folder / "votes", self.keyring)
 
     def _read_order(self, head: Opened, kind: Kind, received: Received) -> Message:
         """An order that belongs to the broadcast that came with it."""

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.core.types import Key
@@ -25,6 +26,9 @@ from fedwsq.training.precision import resolve_precision
 from fedwsq.transports import Answer, Failure, Order, attempt
 from fedwsq.transports.blame import in_one_line
 from fedwsq.wire import Kind, decode, encode, kind_of, open_message
+
+if TYPE_CHECKING:  # an extra
+    from fedwsq.secure.keys import Keyring
 
 NOBODY = Key(0, 0, 0)  # the server's end knows whose answer it is; the head says whose work
 
@@ -79,6 +83,22 @@ class Node:
 
     @cached_property
     def site(self) -> Site:
+        site = self._site()
+        if self.plan.uplink.secure:
+            site.keyring = self._keyring()
+        return site
+
+    def _keyring(self) -> "Keyring":
+        if not self.home.keys:
+            raise ConfigError(
+                "uplink.secure needs keys that do not come from the server: say where they are in "
+                "the node config, such as keys='/keys/client-0'; fedwsq deploy keys makes them"
+            )
+        from fedwsq.secure.keys import FileKeys
+
+        return FileKeys(Path(self.home.keys).expanduser())
+
+    def _site(self) -> Site:
         if self.owns_data:
             return self._own_site()
         if self.home.data:

@@ -13,7 +13,16 @@ from fedwsq.plan import Plan, load_plan, make_plan, parse_overrides, plan_settin
 OWN = "own"  # the split of a plan whose clients bring their data
 # Keys of a run config that set one key of the plan; "" and 0 leave it as the config has it.
 COMMON = {"method": "method", "bits": "uplink.bits", "rounds": "rounds"}
-NODE_KEYS = ("client", "data", "device", "memory", "num-partitions", "partition-id", "plan")
+NODE_KEYS = (
+    "client",
+    "data",
+    "device",
+    "keys",
+    "memory",
+    "num-partitions",
+    "partition-id",
+    "plan",
+)
 
 
 def plan_of(run: Config) -> Plan:
@@ -39,6 +48,7 @@ class Home(NamedTuple):
     memory: str = ""  # a folder for what its clients remember
     device: str = "auto"
     plan: str = ""  # a config that this node has agreed to, in place of the run's
+    keys: str = ""  # a folder with its clients' keys for secure sums, and everybody's roster
 
     @classmethod
     def of(cls, node: Config) -> "Home":
@@ -58,6 +68,7 @@ class Home(NamedTuple):
             str(node.get("memory", "")),
             str(node.get("device", "auto")),
             str(node.get("plan", "")),
+            str(node.get("keys", "")),
         )
 
 

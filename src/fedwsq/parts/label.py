@@ -20,7 +20,7 @@ from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Shape, Shapes
 from fedwsq.parts.integers import INTEGERS
 from fedwsq.plan import Plan, make_plan, plan_settings
-from fedwsq.wire import Link
+from fedwsq.wire import Link, Uplink
 
 FLOATS = {
     "float16": torch.float16,
@@ -67,10 +67,11 @@ class Label:
 
 
 def write_label(label: Label) -> str:
-    plan = replace(Plan(), uplink=label.link)
+    link = label.link
+    plan = replace(Plan(), uplink=Uplink(link.codec, link.bits, link.select))
     codec = plan_settings(plan)[PLACE]["codec"]
     require_own(codec)
-    (bits,) = label.link.bits.grants
+    (bits,) = link.bits.grants
     said = {"codec": codec, "bits": bits, "tensors": label.rows}
     return json.dumps(said, separators=(",", ":"))
 

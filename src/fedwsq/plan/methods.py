@@ -199,4 +199,19 @@ METHODS: dict[str, Method] = {
         ),
         cites="FedWSQ",
     ),
+    "fedwsq-secure": Method(
+        "FedWSQ at one bit, summed under masks",
+        {
+            "model.standardize": "ws",
+            "uplink": {"codec": "danuq", "bits": 1, "secure": True},
+            "aggregation": "uniform",
+        },
+        state="server: one scale a coded tensor; client: its secrets of the round",
+        extra_bytes="3 bits a coded weight up for 5 clients a round; keys and shares",
+        departs=(
+            "not of the paper: scales are agreed before anything is coded, and the server learns "
+            "the sum of the updates alone (docs/secure.md)"
+        ),
+        cites="FedWSQ",
+    ),
 }

@@ -13,9 +13,11 @@ from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.plan.aggregation import WEIGH, Aggregation
 from fedwsq.plan.bounds import Bounds
 from fedwsq.plan.combine import Combine, Mean, combine_name
+from fedwsq.secure.session import MIN_COHORT
 from fedwsq.training import Training
-from fedwsq.wire import Downlink, Link
+from fedwsq.wire import Downlink, Uplink
 from fedwsq.wire.channels import Channels, NoChannels
+from fedwsq.wire.link import MAX_VOTERS
 
 # The keys of a flat field stand in the table around it: `data.root`, not `data.load.root`.
 FLAT = {"flat": True}
@@ -123,7 +125,7 @@ class Plan:
     model: ModelPlan = ModelPlan()
     training: Training = Training()
     algorithm: Algorithm = FedAvg()
-    uplink: Link = Link()
+    uplink: Uplink = Uplink()
     downlink: Downlink = Downlink()
     channels: Channels = NoChannels()
     bounds: Bounds = Bounds()
@@ -170,6 +172,38 @@ class Plan:
         if self.eval_clients and self.metric.name != "accuracy":
             raise ConfigError(
                 "eval_clients needs metric = accuracy: it weighs the accuracy of each class"
+            )
+        if self.uplink.counts:
+            self._require_one_sum()
+
+    def _require_one_sum(self) -> None:
+        """Refuse what needs more of each client than its part in one plain sum."""
+        what = "uplink.secure" if self.uplink.secure else "uplink.counts"
+        if self.aggregation != "uniform":
+            raise ConfigError(
+                f"{what} adds all clients up alike; aggregation is {self.aggregation!r}, use "
+                "aggregation=uniform"
+            )
+        if not isinstance(self.combine, Mean):
+            raise ConfigError(
+                f"{what} knows the sum of all updates and none of them; combine is "
+                f"{combine_name(self.combine)}, use combine=mean"
+            )
+        if tuple(self.algorithm.sends) != ("delta",) or self.algorithm.uses_metrics:
+            name = type(self.algorithm).__name__.lower()
+            raise ConfigError(
+                f"{what} sums one vector of each client and nothing else, and {name} needs more; "
+                "use fedavg, fedprox, fedacg or another method that sends only its update"
+            )
+        if self.clients_per_round > MAX_VOTERS:
+            raise ConfigError(
+                f"{what} sums at most {MAX_VOTERS} clients a round; clients_per_round is "
+                f"{self.clients_per_round}"
+            )
+        if self.uplink.secure and self.clients_per_round < MIN_COHORT:
+            raise ConfigError(
+                f"uplink.secure hides a client among at least {MIN_COHORT}; clients_per_round is "
+                f"{self.clients_per_round}"
             )
 
     def _require_alike(self) -> None:

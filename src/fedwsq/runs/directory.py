@@ -84,6 +84,7 @@ def append_row(rows: TextIO, record: RoundRecord) -> None:
     rows.write(record.line())
     rows.flush()
     os.fsync(rows.fileno())
+    os.stat(rows.name)  # a file that was removed takes rows all the same
 
 
 def read_rows(folder: Path) -> list[RoundRecord]:

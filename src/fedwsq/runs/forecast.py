@@ -1,6 +1,7 @@
 """What a run would be and cost, before it is started: `fedwsq run --dry-run`."""
 
 import copy
+import math
 import resource
 import statistics
 import sys
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from fedwsq.core.threads import one_thread
-from fedwsq.core.types import Key
+from fedwsq.core.types import Key, Rate
+from fedwsq.federation.charter import Charter
 from fedwsq.federation.server import first_snapshot
 from fedwsq.federation.simulation import Simulation
 from fedwsq.plan import dump_plan
@@ -23,7 +25,9 @@ REPEATS = 3  # of the step that is timed; the fastest counts
 
 @dataclass(frozen=True)
 class Forecast:
-    """Bytes are exact, or at most where a code's length depends on data; the rest is a guess."""
+    """Bytes are exact, or at most where a code's length depends on data; of secure sums, those of
+    the ballots alone. The rest is a guess.
+    """
 
     plan: str  # TOML, every default spelled out
     clients: int
@@ -55,7 +59,7 @@ def foresee(simulation: Simulation, machine: Machine) -> Forecast:
         granted = charter.uplink.grant(key, plan.channels(key), snapshot.shared, sends)
         if granted is None:
             continue
-        up += charter.uplink.granted_bytes(granted, sends)
+        up += _reply_bytes(charter, granted)
         down += len(broadcast.body) + order_bytes(len(granted))
 
     steps = statistics.fmean(plan.training.steps(size) for size in sizes)
@@ -74,6 +78,17 @@ def foresee(simulation: Simulation, machine: Machine) -> Forecast:
         round_seconds=work,
         memory_bytes=_memory(machine.workers),
     )
+
+
+def _reply_bytes(charter: Charter, granted: tuple[Rate, ...]) -> int:
+    plan = charter.plan
+    whole = charter.uplink.granted_bytes(granted, plan.algorithm.sends)
+    if not plan.uplink.secure:
+        return whole
+    # A masked code is as wide as the sum of all; keys, shares and the like are left out.
+    sum_bits: int = (plan.clients_per_round * (2 ** int(granted[0]) - 1)).bit_length()
+    coded: int = sum(charter.uplink.coded_sizes.values())
+    return whole + math.ceil(coded * (sum_bits - granted[0]) / 8)
 
 
 def _step_seconds(simulation: Simulation, device: torch.device) -> float:

@@ -18,9 +18,12 @@ A transport knows nothing of models, codecs or rounds. Ten lines are enough for 
             pass
 """
 
+import errno
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from fedwsq.core.errors import StoreError
 from fedwsq.core.types import Key
 from fedwsq.transports.blame import in_one_line, whole
 
@@ -49,6 +52,7 @@ class Failure(NamedTuple):
     lost: bool = False  # it never got to answer: asked again, it might
     traceback: str = ""  # as Python prints it; "": unknown, as of a client on another machine
     late: bool = False  # it may have been able to, but not by the deadline
+    errno: int = 0  # of the disk of the machine that it lives on; 0: not the disk's fault
 
 
 Answer: TypeAlias = Reply | Failure
@@ -70,7 +74,9 @@ class Transport(Protocol):
       gives up on whoever is gone, stopped or stuck, with a `Failure` that is `lost`. The server
       asks those once more, if there is time.
     - Nothing is raised for a client's fault. An exception out of `dispatch` means that the
-      transport itself cannot go on; it ends the run, which can be resumed.
+      transport itself cannot go on; it ends the run, which can be resumed. So does a disk that is
+      full or gone under clients of this machine (`of_this_machine`): a round without them would be
+      one that an undisturbed run does not have.
     - `body` is carried once, however many orders build on it; an order's own `body` goes to that
       client in its place. Bytes arrive as they were sent, or not at all.
     - Nothing is promised about duplicates, delays or foreign answers: the server checks every
@@ -93,5 +99,14 @@ def attempt(serve: Serve, body: bytes | memoryview, order: Order) -> Answer:
     """Serve an order; whatever goes wrong is that client's failure, never the round's."""
     try:
         return Reply(order.key, serve(body, order))
+    except StoreError as error:
+        return Failure(order.key, in_one_line(error), errno=error.errno or errno.EIO)
     except Exception as error:
         return Failure(order.key, in_one_line(error), traceback=whole(error))
+
+
+def of_this_machine(answer: Answer) -> Answer:
+    """An answer of a client that lives here; raises where this machine's disk failed it."""
+    if isinstance(answer, Failure) and answer.errno:
+        raise StoreError(answer.errno, os.strerror(answer.errno))
+    return answer

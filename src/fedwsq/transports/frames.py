@@ -14,3 +14,4 @@ class Tag:
     SETUP = b"S"  # what to serve from now on: the factory follows in a frame, settings in another
     REPLY = b"R"  # the payload follows in a frame of its own
     FAILURE = b"F"  # the reason follows in a frame, the traceback in another
+    DISK = b"D"  # a failure of this machine's disk: the errno follows in a frame

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import torch
 
 from fedwsq.core.errors import RunError
-from fedwsq.transports.base import Answer, Failure, Order, Reply
+from fedwsq.transports.base import Answer, Failure, Order, Reply, of_this_machine
 from fedwsq.transports.deadlines import NOT_BEGUN, is_over, seconds_left, too_late
 from fedwsq.transports.frames import HELD_BROADCASTS, KEY, Tag
 from fedwsq.transports.patience import Patience
@@ -100,7 +100,7 @@ class Pool:
     def adopt(self, setup: Setup, patience: float = 0.0) -> None:
         """Serve something else from the next round on; no order may be under way."""
         self._setup = setup
-        self._patience = Patience(patience)
+        self._patience = Patience(patience)  # what was measured is of other work
         self._deaths = 0
         for slot, worker in enumerate(self._workers):
             if not worker.adopt(setup):
@@ -145,7 +145,7 @@ class Pool:
         worker.asked.popleft()
         self._deaths = 0
         self._patience.learn(order, worker.pace)
-        return answer
+        return of_this_machine(answer)
 
     def _lose(self, slot: int, work: Work, reason: str) -> Failure:
         """Replace a worker, and with it lose the order that it was working on."""
@@ -228,9 +228,6 @@ class Worker:
         )
         theirs.close()
         _limit(self.pipe.fileno(), socket.SO_RCVTIMEO, STALL_SECONDS)
-        # A worker that is new does not read before it is set up.
-        _limit(self.pipe.fileno(), socket.SO_SNDTIMEO, START_SECONDS)
-        self.answered = False
         self.asked: deque[Order] = deque()  # what it has not answered yet
         self.pace = math.inf  # seconds of the last order
         self.since = 0.0  # when the next one began
@@ -239,6 +236,8 @@ class Worker:
 
     def adopt(self, setup: Setup) -> bool:
         """Have it serve this; False when it is gone."""
+        # It does not read before it is set up.
+        _limit(self.pipe.fileno(), socket.SO_SNDTIMEO, START_SECONDS)
         self.answered = False
         self.pace = math.inf
         try:
@@ -286,6 +285,8 @@ class Worker:
         now = time.monotonic()
         self.pace = now - self.since
         self.since = now
+        if tag == Tag.DISK:
+            return Failure(order.key, "disk", errno=int(payload))
         if tag == Tag.FAILURE:
             return Failure(order.key, payload.decode(), traceback=details.decode())
         return Reply(order.key, payload)

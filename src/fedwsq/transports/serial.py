@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedwsq.transports.base import Answer, Order, Serve, attempt
+from fedwsq.transports.base import Answer, Order, Serve, attempt, of_this_machine
 from fedwsq.transports.deadlines import NOT_BEGUN, in_time, is_over, too_late
 
 
@@ -23,7 +23,8 @@ class Serial:
             if is_over(deadline):
                 yield too_late(order.key, NOT_BEGUN)
             else:
-                yield in_time(attempt(self.serve, body, order), deadline)
+                answer = of_this_machine(attempt(self.serve, body, order))
+                yield in_time(answer, deadline)
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -51,7 +51,10 @@ def _open(factory: str, setup: bytes) -> Serve:
 
 def _answer(pipe: Connection, serve: Serve, body: memoryview, order: Order) -> None:
     answer = attempt(serve, body, order)
-    if isinstance(answer, Failure):
+    if isinstance(answer, Failure) and answer.errno:
+        pipe.send_bytes(Tag.DISK)
+        pipe.send_bytes(b"%d" % answer.errno)
+    elif isinstance(answer, Failure):
         pipe.send_bytes(Tag.FAILURE)
         # Text from anywhere may hold what UTF-8 has no bytes for.
         for text in (answer.reason, answer.traceback):

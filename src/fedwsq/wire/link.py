@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from fedwsq.codecs import CODECS, BitPolicy, Codec, Fixed, Float32
-from fedwsq.codecs.base import name_of
+from fedwsq.codecs.base import Steps, name_of
 from fedwsq.codecs.measure import normal_error, normal_zeros
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Rate, Shapes
@@ -27,6 +27,8 @@ def weights(shapes: Shapes) -> list[str]:
 def everything(shapes: Shapes) -> list[str]:
     return list(shapes)
 
+
+MAX_VOTERS = 256  # that can be counted in a round: sums of their logarithms fit 32 bits
 
 Select = Literal["published", "weights", "all"]
 SELECTS: dict[str, Callable[[Shapes], list[str]]] = {
@@ -98,6 +100,43 @@ class Link:
                     f"{rate:g} bits leaves {100 * zeros:.0f} % of them at zero: use more bits, "
                     "another codec, or combine=centred_clipping"
                 )
+
+
+@dataclass(frozen=True)
+class Uplink(Link):
+    """A link from each client. With `counts`, codes are added up as integers before anything is
+    decoded, around scales that the clients of a round agree on first; with `secure` too, under
+    masks, so that the server sees no client's update but only their sum.
+    """
+
+    counts: bool = False
+    secure: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.secure:
+            object.__setattr__(self, "counts", True)
+        if not self.counts:
+            return
+        what = "secure" if self.secure else "counts"
+        if not isinstance(self.bits, Fixed) or self.codec.steps(self.bits.bits) is None:
+            raise ConfigError(
+                f"{what} adds codes up, so all clients need the same even steps around one shared "
+                'scale: danuq at bits=1, or codec={ name = "danuq", levels = "even" } at other '
+                "widths, without band, own scales or scale_per"
+            )
+        if not isinstance(self.rest, Float32):
+            raise ConfigError(
+                f"{what} sends the rest as fixed-point integers; leave rest at float32"
+            )
+
+    @property
+    def steps(self) -> Steps:
+        """What a code stands for, of a link that counts."""
+        assert isinstance(self.bits, Fixed)  # __post_init__ saw to it
+        steps = self.codec.steps(self.bits.bits)
+        assert steps is not None
+        return steps
 
 
 @dataclass(frozen=True)

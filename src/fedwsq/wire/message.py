@@ -61,6 +61,8 @@ class Kind(IntEnum):
     WELCOME = 8
     FORGOT = 9  # the client has no memory of the round that the order names as accepted
     PACK = 10  # a dictionary of tensors that stands for itself; the text says what is in it
+    PHASE = 11  # a phase of a round that counts; the text says which; answered by SAID, or FORGOT
+    SAID = 12
 
 
 @dataclass(frozen=True)

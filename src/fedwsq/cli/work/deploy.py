@@ -9,11 +9,22 @@ from pathlib import Path
 from fedwsq.core.errors import ConfigError
 from fedwsq.flower.certificates import write_certificates, write_node_key
 from fedwsq.flower.local import config_text
+from fedwsq.secure.session import MIN_COHORT
 
 
 def certs(args: argparse.Namespace) -> int:
     for path in write_certificates(args.folder, args.host, args.days):
         print(path)
+    return 0
+
+
+def keys(args: argparse.Namespace) -> int:
+    if args.clients < MIN_COHORT:
+        raise ConfigError(f"--clients is {args.clients}; secure sums need at least {MIN_COHORT}")
+    from fedwsq.secure.keys import write_keys  # which loads torch
+
+    for folder in write_keys(args.folder, args.clients):
+        print(folder)
     return 0
 
 
@@ -43,6 +54,8 @@ def node_command(args: argparse.Namespace) -> list[str]:
             raise ConfigError(f"--data is {place}, which is not there")
         place = str(Path(place).expanduser().absolute())
     config: dict[str, str | int] = {"client": args.client, "data": place}
+    if args.keys:
+        config["keys"] = str(args.keys.absolute())
     if args.memory:
         config["memory"] = str(args.memory.absolute())
 

@@ -1,0 +1,253 @@
+"""Rounds that count: the same weights in plain and under masks, whoever drops out and whenever."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from fedwsq.core.errors import ConfigError, MessageError
+from fedwsq.core.tree import fingerprint
+from fedwsq.federation.simulation import simulate
+from fedwsq.transports import Reply
+from fedwsq.wire import Kind, decode, open_message
+from harness import tiny
+
+pytest.importorskip("cryptography", reason="needs the extra: pip install 'fedwsq[secure]'")
+pytest.importorskip("Crypto", reason="needs the extra: pip install 'fedwsq[secure]'")
+
+from fedwsq.federation.tally import Tally
+
+CPU = torch.device("cpu")
+ONE_BIT = {"uplink.codec": {"name": "danuq"}, "uplink.bits": 1, "aggregation": "uniform"}
+EVEN = ONE_BIT | {"uplink.codec": {"name": "danuq", "levels": "even"}, "uplink.bits": 4}
+
+
+def counting(secure, **overrides):
+    return tiny(**(ONE_BIT | overrides | {"uplink.counts": True, "uplink.secure": secure}))
+
+
+class Leaky:
+    """Carries everything but the answers of some clients in some phases; remembers all bytes."""
+
+    def __init__(self, inner, gone=None):
+        self.inner = inner
+        self.gone = gone or {}
+        self.phases = []
+        self.arrived = []
+
+    def dispatch(self, body, orders, deadline=None):
+        phase = ""
+        if orders and open_message(orders[0].head).kind == Kind.PHASE:
+            said = json.loads(decode(orders[0].head, None).text)
+            phase = f"{said['phase']} {said.get('ballot', '')}".strip()
+            self.phases.append(phase)
+        for answer in self.inner.dispatch(body, orders, deadline):
+            if answer.key.client in self.gone.get(phase, ()):
+                continue
+            if phase and isinstance(answer, Reply):
+                self.arrived.append((phase, answer.key.client, answer.payload))
+            yield answer
+
+    def close(self):
+        self.inner.close()
+
+
+def server_of(plan, tmp_path, gone=None):
+    simulation = simulate(plan)
+    transport = Leaky(simulation.serial(CPU, tmp_path / "clients"), gone)
+    return simulation.server(transport, spill=tmp_path)
+
+
+def weights(plan, tmp_path, rounds=1, gone=None):
+    tmp_path.mkdir(exist_ok=True)
+    server = server_of(plan, tmp_path, gone)
+    record = None
+    for _ in range(rounds):
+        record = server.step()
+    return fingerprint(server.params), record
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        EVEN,
+        {"method": "fedacg", **ONE_BIT},
+        {"uplink.error_feedback": True},
+        {"method": "fedprox", "uplink.select": "all", **ONE_BIT},
+    ],
+    ids=["one bit", "four even bits", "fedacg", "error feedback", "all tensors"],
+)
+def test_masked_and_plain_sums_give_the_same_weights(overrides, tmp_path):
+    plain, in_plain = weights(counting(False, **overrides), tmp_path / "plain", rounds=2)
+    masked, under_masks = weights(counting(True, **overrides), tmp_path / "masked", rounds=2)
+    assert masked == plain
+    assert under_masks.replied == 5
+    assert under_masks.train_loss == in_plain.train_loss > 0
+    assert under_masks.unanimous == in_plain.unanimous >= 0
+    assert under_masks.uplink_bytes > in_plain.uplink_bytes
+
+
+@pytest.mark.parametrize(
+    ("phase", "as_if"),
+    [
+        ("keys", "spreads"),
+        ("shares", "spreads"),
+        ("spreads", "spreads"),
+        ("consent 0", None),
+        ("reveal 0", None),
+        ("votes", "votes"),
+        ("consent 1", None),
+        ("reveal 1", None),
+    ],
+)
+def test_who_drops_out_is_as_if_it_had_dropped_out_in_plain(phase, as_if, tmp_path):
+    plan = counting(True)
+    client = list(server_of(plan, tmp_path).sample(1))[2]
+    here, record = weights(plan, tmp_path / "masked", gone={phase: [client]})
+    there, _ = weights(counting(False), tmp_path / "plain", gone={as_if: [client]})
+    assert here == there
+    # Whose ballot is in stays in the sum.
+    assert record.replied == (4 if as_if else 5)
+
+
+def test_with_too_few_left_a_round_is_empty_and_says_so(tmp_path):
+    plan = counting(True)
+    clients = list(server_of(plan, tmp_path).sample(1))
+    start = fingerprint(server_of(plan, tmp_path).params)
+    after, record = weights(plan, tmp_path / "run", gone={"reveal 1": clients[:2]})
+    assert after == start
+    assert record.replied == 0
+    assert len(record.failures) == 5
+    assert sum("are needed" in why for why in record.failures.values()) == 3
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("phase", ["spreads", "consent 0", "votes", "reveal 1"])
+def test_a_server_that_is_killed_finishes_the_attempt_that_it_began(phase, tmp_path):
+    plan = counting(True)
+    undisturbed, _ = weights(plan, tmp_path / "other")
+    first = server_of(plan, tmp_path)
+    carried = first.transport.dispatch
+
+    def dies(body, orders, deadline=None):
+        for answer in carried(body, orders, deadline):
+            if first.transport.phases and first.transport.phases[-1] == phase:
+                raise Killed
+            yield answer
+
+    first.transport.dispatch = dies
+    with pytest.raises(Killed):
+        first.step()
+
+    second = simulate(plan).server(
+        Leaky(simulate(plan).serial(CPU, tmp_path / "clients")), first.snapshot, tmp_path
+    )
+    second.step()
+    assert fingerprint(second.params) == undisturbed
+    assert second.transport.phases[0] == phase  # what was closed is not asked again
+
+
+def test_a_second_attempt_with_others_is_refused_by_the_clients(tmp_path):
+    plan = counting(True)
+    server = server_of(plan, tmp_path)
+    before = server.snapshot
+    server.step()
+    client = next(iter(server.sample(1)))
+    # A server that has lost its journal, or pretends to, and leaves one client out.
+    again = simulate(plan).server(
+        Leaky(simulate(plan).serial(CPU, tmp_path / "clients"), {"votes": [client]}), before
+    )
+    record = again.step()
+    assert record.replied == 0
+    assert any("another set of clients" in why for why in record.failures.values())
+
+
+def test_what_the_server_receives_of_a_client_tells_nothing_of_its_update(tmp_path):
+    """Every masked integer is uniform: chi-squared of 8 values, 99.99 % are below 29.9."""
+    server = server_of(counting(True), tmp_path)
+    server.step()
+    counts = np.zeros(8)
+    tally = Tally(server.charter.uplink, 5)
+    for phase, _, payload in server.transport.arrived:
+        if phase != "votes":
+            continue
+        message = decode(payload, server.charter.schema)
+        assert message.weight == message.error == 0
+        assert not message.metrics
+        for name, part in zip(server.charter.schema.names, tally.vote_wire, strict=False):
+            packet = message.packets["delta"][name]
+            assert packet.side == ()
+            if part.bits == 3:
+                counts += np.bincount(part.unpack(packet.code), minlength=8)
+    expected = counts.sum() / 8
+    assert ((counts - expected) ** 2 / expected).sum() < 29.9
+
+
+def test_a_vote_takes_three_bits_under_masks_and_one_in_plain(tmp_path):
+    for secure, bits in ((True, 3), (False, 1)):
+        tally = Tally(simulate(counting(secure)).charter.uplink, 5)
+        coded = dict(zip(tally.line.schema.names, tally.vote_wire, strict=False))
+        assert {coded[name].bits for name in tally.line.coded} == {bits}
+
+
+def test_sums_are_what_decoded_updates_add_up_to():
+    charter = simulate(counting(False)).charter
+    tally = Tally(charter.uplink, 3)
+    draw = torch.Generator().manual_seed(0)
+    updates = [
+        {name: torch.randn(shape, generator=draw) for name, shape in charter.schema.shapes.items()}
+        for _ in range(3)
+    ]
+    spreads = [tally.spreads(update) for update in updates]
+    agreed = tally.agreed([sum(each) for each in zip(*spreads, strict=True)])
+    assert all(scale == pytest.approx(1, rel=0.5) for scale in agreed.values())
+    cast = [tally.votes(update, agreed, loss=0.5) for update in updates]
+    words = [
+        sum(np.asarray(each, np.uint32) for each in part)
+        for part in zip(*(one.words for one in cast), strict=True)
+    ]
+    counted = tally.counted(words, agreed, 3)
+    assert counted.loss == pytest.approx(0.5)
+    for name, total in counted.total.items():
+        decoded = sum(one.decoded[name] for one in cast)
+        assert torch.allclose(total, decoded, atol=1e-5)
+        if name not in charter.uplink.coded:
+            exact = sum(update[name] for update in updates)
+            assert torch.allclose(total, exact, atol=3 * 16 * agreed[name] / 2**15)
+
+
+def test_a_tensor_that_did_not_move_adds_nothing_and_a_forged_count_is_refused():
+    charter = simulate(counting(False)).charter
+    tally = Tally(charter.uplink, 3)
+    still = {name: torch.zeros(shape) for name, shape in charter.schema.shapes.items()}
+    agreed = tally.agreed([3 * each for each in tally.spreads(still)])
+    assert set(agreed.values()) == {0.0}
+    cast = tally.votes(still, agreed, loss=0.0)
+    words = [3 * np.asarray(each, np.uint32) for each in cast.words]
+    assert all(not x.any() for x in tally.counted(words, agreed, 3).total.values())
+    words[0][:] = 2**20
+    with pytest.raises(MessageError, match="somebody's ballot was none"):
+        tally.counted(words, agreed, 3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ({"uplink.bits": 4}, "even steps"),
+        ({"uplink.codec": {"name": "uq"}, "uplink.bits": 4}, "even steps"),
+        ({"uplink.rest": "danuq8"}, "fixed-point"),
+        ({"aggregation": "examples"}, "aggregation=uniform"),
+        ({"method": "scaffold", **ONE_BIT}, "scaffold needs more"),
+        ({"method": "fedcm", **ONE_BIT}, "fedcm needs more"),
+        ({"clients_per_round": 2}, "at least 3"),
+        ({"combine": "median"}, "combine=mean"),
+    ],
+)
+def test_what_cannot_be_summed_is_refused_with_the_way_out(overrides, why):
+    with pytest.raises(ConfigError, match=why):
+        counting(True, **overrides)

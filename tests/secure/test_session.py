@@ -1,0 +1,207 @@
+"""Whole sessions, with clients that drop out in every phase, against plain sums."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="needs the extra: pip install 'fedwsq[secure]'")
+pytest.importorskip("Crypto", reason="needs the extra: pip install 'fedwsq[secure]'")
+
+from fedwsq.core.errors import ConfigError, MessageError
+from fedwsq.secure.keys import make_identity
+from fedwsq.secure.member import Member
+from fedwsq.secure.ring import Part, pack, unpack
+from fedwsq.secure.session import Session, threshold
+from fedwsq.secure.teller import Teller
+
+LAYOUT = [Part(1000, 3), Part(7, 32)]
+
+
+class Hall:
+    """A cohort with its identities, and what each would vote in each of two ballots."""
+
+    def __init__(self, cohort, ballots=2):
+        self.session = Session(bytes(16), 3, b"n" * 16, tuple(cohort), ballots)
+        identities = {client: make_identity() for client in cohort}
+        roster = {client: each.public for client, each in identities.items()}
+        self.members = {
+            client: Member(self.session, client, identities[client], roster) for client in cohort
+        }
+        self.memories = {client: member.begin() for client, member in self.members.items()}
+        draw = np.random.default_rng(0)
+        self.votes = {
+            client: [
+                [
+                    draw.integers(0, 2, 1000).astype(np.uint8),
+                    draw.integers(0, 2**20, 7).astype(np.uint32),
+                ]
+                for _ in range(ballots)
+            ]
+            for client in cohort
+        }
+
+    def each(self, clients, do):
+        return {c: do(self.members[c], self.memories[c]) for c in clients}
+
+    def run(self, gone=None):
+        """The sums of all ballots; `gone` has who drops out before which phase."""
+        gone = gone or {}
+        there = list(self.session.cohort)
+
+        def leave(phase):
+            return [client for client in there if client not in gone.get(phase, ())]
+
+        teller = Teller(self.session)
+        there = leave("keys")
+        teller.take_keys(self.each(there, lambda member, memory: member.keys(memory)))
+        there = leave("shares")
+        sent = self.each(there, lambda member, memory: member.shares(memory, teller.keys))
+        routed = teller.route(sent)
+        for client in there:
+            self.members[client].receive(self.memories[client], routed[client])
+
+        sums = []
+        for number in range(self.session.ballots):
+            there = leave(f"ballot {number}")
+            ballots = {
+                c: self.members[c].ballot(self.memories[c], number, LAYOUT, self.votes[c][number])
+                for c in there
+            }
+            voted = list(there)
+            there = leave(f"consent {number}")
+            signed = {c: self.members[c].consent(self.memories[c], number, voted) for c in there}
+            there = leave(f"reveal {number}")
+            reveals = {c: self.members[c].reveal(self.memories[c], number, signed) for c in there}
+            sums.append(teller.count(number, LAYOUT, ballots, reveals))
+        return sums
+
+    def plain(self, clients, number):
+        bits = [sum(self.votes[c][number][0].astype(int) for c in clients) % 8]
+        rest = [sum(self.votes[c][number][1].astype(int) for c in clients) % 2**32]
+        return [*bits, *rest]
+
+
+def same(found, expected):
+    return all(np.array_equal(mine, other) for mine, other in zip(found, expected, strict=True))
+
+
+def test_the_sum_is_that_of_the_parts():
+    hall = Hall([2, 3, 5, 8, 13])
+    sums = hall.run()
+    assert same(sums[0], hall.plain(hall.session.cohort, 0))
+    assert same(sums[1], hall.plain(hall.session.cohort, 1))
+
+
+@pytest.mark.parametrize(
+    ("phase", "in_the_sums"),
+    [
+        ("keys", ("without", "without")),
+        ("shares", ("without", "without")),
+        ("ballot 0", ("without", "without")),
+        ("consent 0", ("with", None)),
+        ("reveal 0", ("with", None)),
+        ("ballot 1", ("with", "without")),
+        ("consent 1", ("with", "with")),
+        ("reveal 1", ("with", "with")),
+    ],
+)
+def test_one_of_five_may_drop_out_in_any_phase(phase, in_the_sums):
+    hall = Hall([2, 3, 5, 8, 13])
+    with_all = list(hall.session.cohort)
+    without = [2, 3, 8, 13]
+    sums = hall.run({phase: [5]})
+    # Who voted first and then went is still waited for in the second ballot, and cancelled there.
+    expected = [with_all if word == "with" else without for word in in_the_sums]
+    assert same(sums[0], hall.plain(expected[0], 0))
+    assert same(sums[1], hall.plain(expected[1], 1))
+
+
+@pytest.mark.parametrize("phase", ["keys", "shares", "ballot 0", "reveal 0", "reveal 1"])
+def test_two_of_five_are_too_many(phase):
+    with pytest.raises(MessageError, match="needed"):
+        Hall([2, 3, 5, 8, 13]).run({phase: [5, 8]})
+
+
+def test_a_large_cohort_has_few_neighbours_each_and_the_same_sum():
+    hall = Hall(range(36), ballots=1)
+    near = hall.session.neighbours(7)
+    assert len(near) == 32
+    assert all(7 in hall.session.neighbours(peer) for peer in near)
+    left = [client for client in range(36) if client != 30]
+    sums = hall.run({"ballot 0": [1, 20], "keys": [30]})
+    assert same(sums[0], hall.plain([c for c in left if c not in (1, 20)], 0))
+
+
+def test_no_second_set_is_ever_unmasked():
+    hall = Hall([2, 3, 5, 8, 13])
+    hall.run()
+    with pytest.raises(MessageError, match="another set of clients"):
+        hall.members[2].consent(hall.memories[2], 0, [2, 3, 5, 8])
+
+
+def test_a_set_that_too_few_signed_stays_masked():
+    hall = Hall([2, 3, 5, 8, 13])
+    hall.run()
+    member = hall.members[2]
+    voted = hall.memories[2].consented[0]
+    signatures = {c: hall.members[c].consent(hall.memories[c], 0, voted) for c in (2, 3, 5)}
+    with pytest.raises(MessageError, match="only 3 of the 5"):
+        member.reveal(hall.memories[2], 0, signatures)
+
+
+def test_a_key_that_its_owner_did_not_sign_is_refused():
+    hall = Hall([2, 3, 5, 8, 13])
+    keys = hall.each(hall.session.cohort, lambda member, memory: member.keys(memory))
+    keys[3] = replace(keys[3], seal=keys[5].seal)
+    with pytest.raises(MessageError, match="signature of client 3 does not hold"):
+        hall.members[2].shares(hall.memories[2], keys)
+
+
+def test_a_wrong_share_is_noticed():
+    hall = Hall([2, 3, 5, 8, 13], ballots=1)
+    genuine = Member.reveal
+
+    def forged(self, memory, number, signatures):
+        said = genuine(self, memory, number, signatures)
+        if self.client == 2:
+            said = replace(said, own={**said.own, 8: bytes(16)})
+        return said
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Member, "reveal", forged)
+        with pytest.raises(MessageError, match="client 8's mask do not fit"):
+            hall.run()
+
+
+def test_what_a_client_casts_is_uniform_whatever_it_votes():
+    """Chi-squared of 8 values over many draws of masks; 99.99 % of honest ones are below 29.9."""
+    counts = np.zeros(8)
+    for _ in range(20):
+        hall = Hall([2, 3, 5], ballots=1)
+        hall.votes[2][0][0][:] = 1
+        cast = {}
+        keys = hall.each(hall.session.cohort, lambda member, memory: member.keys(memory))
+        sent = {c: hall.members[c].shares(hall.memories[c], keys) for c in hall.session.cohort}
+        received = {sender: shares[2] for sender, shares in sent.items() if sender != 2}
+        member = hall.members[2]
+        member.receive(hall.memories[2], received)
+        cast = member.ballot(hall.memories[2], 0, LAYOUT, hall.votes[2][0])
+        counts += np.bincount(cast[0], minlength=8)
+    expected = counts.sum() / 8
+    assert ((counts - expected) ** 2 / expected).sum() < 29.9
+
+
+@pytest.mark.parametrize("bits", [1, 3, 7, 8, 9, 16, 20, 32])
+def test_packing_goes_both_ways_in_just_so_many_bits(bits):
+    part = Part(11, bits)
+    words = np.random.default_rng(bits).integers(0, 2**bits, 11).astype(part.dtype)
+    data = pack([part], [words])
+    assert len(data) == -(-11 * bits // 8)
+    assert np.array_equal(unpack([part], data)[0], words)
+
+
+def test_thresholds_and_cohorts():
+    assert [threshold(n) for n in (3, 5, 20, 100)] == [3, 4, 14, 67]
+    with pytest.raises(ConfigError, match="at least 3"):
+        Session(bytes(16), 1, bytes(16), (1, 2))
