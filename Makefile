@@ -1,4 +1,5 @@
 # make run   the quick start: handwritten digits, ten clients, FedWSQ at 4 bits
+# make fuzz  hostile files of every kind, for as long as SECONDS says
 # make test  lint, types and the fast tests; make test-slow and test-flower run the rest
 PYTHON ?= python3
 VENV   := .venv
@@ -10,7 +11,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # In force for build environments too, so that torch is never resolved without its pin.
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: run test test-slow test-flower lint bench docs install clean
+# Seconds of fuzzing for each kind of file; SECONDS=3600 for a night.
+SECONDS ?= 600
+
+.PHONY: run test test-slow test-flower fuzz lint bench docs install clean
 
 run: $(STAMP)
 	$(BIN)/fedwsq run $(ARGS)
@@ -23,6 +27,11 @@ test-slow: $(STAMP)
 
 test-flower: $(STAMP)
 	$(BIN)/pytest -m flower tests/flower $(ARGS)
+
+# Guided by coverage: finds stay in .fuzz, and are what the next time starts from.
+fuzz: $(STAMP)
+	$(BIN)/pip install --quiet --editable '.[dev,fuzz]'
+	for kind in $$(ls tests/fuzz/corpus); do $(BIN)/python tests/fuzz/fuzz_guided.py $$kind $(SECONDS) || exit 1; done
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -45,4 +54,4 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 clean:
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz

@@ -6,6 +6,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from os import remove  # noqa: F401  not ours, and in reach by our name
 from pathlib import Path
 
 import torch
@@ -92,6 +93,11 @@ def digits_and_ctrl_c() -> Dataset:
 def not_a_model() -> str:
     """A mistake."""
     return "a model"
+
+
+def no_split(labels: Tensor, clients: int):  # type: ignore[no-untyped-def]
+    """A mistake that no annotation tells."""
+    return [list(range(clients))]
 
 
 def first_is_empty(labels: Tensor, clients: int, seed: int) -> Split:

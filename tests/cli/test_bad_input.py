@@ -80,7 +80,7 @@ RUNS = {
     ),
     "a model that is none": (
         ["model.name=user_code:not_a_model"],
-        ["gave str, not a torch nn.Module"],
+        ["gives str, not a Module"],
     ),
     "negative workers": (["--workers", "-2"], ["workers is -2"]),
     "unknown device": (["--device", "tpu0"], ["tpu0"]),

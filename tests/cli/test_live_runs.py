@@ -179,7 +179,7 @@ def test_ctrl_c_while_the_workers_start_is_as_quiet(tmp_path):
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, err) == (130, "")
     assert "0 complete rounds are saved" in out
-    assert main(["resume", str(folder), *ONE_WORKER]) == 0
+    assert main(["resume", str(folder), *ONE_WORKER, "--trust"]) == 0
 
 
 def test_ctrl_c_while_the_data_is_loading_leaves_nothing(capsys, in_empty_folder):

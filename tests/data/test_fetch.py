@@ -212,7 +212,7 @@ def test_a_server_that_speaks_something_else(tmp_path, publisher):
     refused(publisher, tmp_path, "hello")
 
 
-@pytest.mark.parametrize("code", [500, 502, 503, 504])
+@pytest.mark.parametrize("code", [408, 429, 500, 502, 503, 504])
 def test_an_overloaded_server_is_asked_again(publisher, tmp_path, code):
     publisher.script = [status(code)]
     assert get(publisher, tmp_path) is True
@@ -224,7 +224,6 @@ def test_an_overloaded_server_is_asked_again(publisher, tmp_path, code):
     [
         (404, "HTTP Error 404"),
         (403, "HTTP Error 403"),
-        (429, "HTTP Error 429"),
         (204, "has not the published"),
         (299, "has not the published"),
     ],
@@ -258,17 +257,38 @@ def test_a_file_that_changes_between_two_tries_starts_over(publisher, tmp_path):
 
 
 @pytest.mark.parametrize("etag", ['W/"1"', None])
-def test_what_no_strong_etag_tells_apart_starts_over(publisher, tmp_path, etag):
+def test_without_a_strong_etag_the_checksum_alone_decides(publisher, tmp_path, etag):
     publisher.script = [raw(200, BODY[:10], ETag=etag, Content_Length=len(BODY))]
     assert get(publisher, tmp_path) is True
-    assert publisher.ranges == [None, None]
+    assert publisher.ranges == [None, "bytes=10-"]
+    assert "If-Range" not in publisher.requests[1]
     assert_complete(tmp_path)
 
 
-def test_a_wrong_continuation_is_found_and_deleted(publisher, tmp_path):
-    headers = {"Content_Range": f"bytes 39999-{len(BODY) - 1}/{len(BODY)}", "ETag": '"one"'}
-    publisher.script = [serve(most=40_000), raw(206, bytes(len(BODY) - 40_000), **headers)]
+def test_a_file_that_changes_unnoticed_is_found_out(publisher, tmp_path):
+    publisher.files[TAR] = bytes(len(BODY))
+    publisher.etag = None
+    publisher.script = [serve(most=40_000)] + [status(503)] * 2
+    refused(publisher, tmp_path, "503")
+    publisher.files[TAR] = BODY
     refused(publisher, tmp_path, "MD5", "deleted")
+    assert get(publisher, tmp_path) is True
+    assert_complete(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "place", [f"bytes 39999-{len(BODY) - 1}/{len(BODY)}", "nonsense", None], ids=str
+)
+def test_a_wrong_continuation_is_not_appended(publisher, tmp_path, place):
+    headers = {"Content_Range": place, "ETag": '"one"'}
+    publisher.script = [serve(most=40_000), raw(206, bytes(len(BODY) - 40_000), **headers)]
+    assert get(publisher, tmp_path) is True
+    assert publisher.ranges == [None, "bytes=40000-", None]
+    assert_complete(tmp_path)
+
+
+def test_a_file_that_became_shorter_starts_over(publisher, tmp_path):
+    publisher.script = [serve(most=40_000), raw(416, Content_Range="bytes */30000")]
     assert get(publisher, tmp_path) is True
     assert publisher.ranges == [None, "bytes=40000-", None]
     assert_complete(tmp_path)
@@ -278,7 +298,7 @@ def test_a_wrong_continuation_is_found_and_deleted(publisher, tmp_path):
 def test_a_damaged_note_of_the_version_is_no_obstacle(publisher, tmp_path, etag):
     work = work_folder(TINY, tmp_path)
     work.mkdir()
-    (work / "tiny.tar.gz").write_bytes(bytes(5_000))
+    (work / "tiny.tar.gz").write_bytes(BODY[:5_000])
     (work / "tiny.tar.gz.etag").write_bytes(etag.encode("latin1"))
     assert get(publisher, tmp_path) is True
     assert_complete(tmp_path)
@@ -546,6 +566,14 @@ def test_something_in_the_way_is_named(publisher, tmp_path):
     assert work_folder(TINY, tmp_path).read_text() == "mine"
 
 
+def test_a_full_disk_is_noticed_before_the_download(publisher, tmp_path):
+    source = replace(TINY, unpacked_bytes=10**18)
+    need = f"needs {10**18 + len(BODY):,} bytes"
+    refused(publisher, tmp_path, need, "are free", "--root", source=source)
+    assert publisher.requests == []
+    assert list(tmp_path.iterdir()) == []
+
+
 # Archives that mean harm
 
 
@@ -594,6 +622,11 @@ def zip_link():
     return zip_with(info, content=b"/etc/passwd")
 
 
+def zip_twice():
+    with pytest.warns(UserWarning, match="Duplicate"):
+        return zip_with("tiny-set/a", "tiny-set/a")
+
+
 def zip_that_understates():
     """Both headers say 1 byte, the data are 500,000."""
     data = zip_with("tiny-set/a", content=bytes(500_000))
@@ -612,7 +645,7 @@ LINK = member("tiny-set/link", tarfile.SYMTYPE, linkname="..")
 HOSTILE = {
     "tar: out and up": (".tar.gz", tar_with(member("tiny-set/../../evil")), "outside"),
     "tar: up first": (".tar.gz", tar_with(member("../evil")), "outside"),
-    "tar: absolute": (".tar.gz", tar_with(member("/evil")), "not one folder tiny-set"),
+    "tar: absolute": (".tar.gz", tar_with(member("/tiny-set/evil")), "leads outside"),
     "tar: another folder": (".tar.gz", tar_with(member("evil")), "not one folder tiny-set"),
     "tar: backslash": (
         ".tar.gz",
@@ -649,11 +682,23 @@ HOSTILE = {
         tar_gz({f"tiny-set/{n}": b"" for n in range(2_000)}),
         "more than 1,000,000 bytes",
     ),
+    "tar: huge header": (
+        ".tar.gz",
+        tar_with(member("tiny-set/a", pax_headers={"c": "x" * 1_500_000})),
+        "a header of more than 1,048,576 bytes",
+    ),
+    "tar: headers without end": (
+        ".tar.gz",
+        tar_with(*(member(f"tiny-set/{n}", pax_headers={"c": "x" * 900_000}) for n in range(5))),
+        "more than 3,048,576 bytes",
+    ),
+    "tar: twice": (".tar.gz", tar_with(member("tiny-set/a"), member("tiny-set/a")), "comes twice"),
     "tar: cut": (".tar.gz", BODY[:50_000], "cannot be unpacked"),
     "tar: none": (".tar.gz", b"hello", "cannot be unpacked"),
     "tar: terminal codes": (".tar.gz", tar_with(member("\x1b[2J")), "not one folder tiny-set"),
     "zip: out and up": (".zip", zip_with("tiny-set/../../evil"), "leads outside"),
-    "zip: absolute": (".zip", zip_with("/evil"), "not one folder tiny-set"),
+    "zip: absolute": (".zip", zip_with("/tiny-set/evil"), "leads outside"),
+    "zip: twice": (".zip", zip_twice(), "comes twice"),
     "zip: another folder": (".zip", zip_with("evil/a"), "not one folder tiny-set"),
     "zip: backslash": (".zip", zip_with("tiny-set\\..\\..\\evil"), "not one folder tiny-set"),
     "zip: symbolic link": (".zip", zip_link(), "is a link"),

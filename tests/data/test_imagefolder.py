@@ -1,5 +1,8 @@
 import os
+import struct
+import tracemalloc
 from pathlib import Path
+from zlib import compress, crc32
 
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ import torch
 from PIL import Image
 
 from fedwsq.core.errors import ConfigError, DataError
+from fedwsq.data import images
 from fedwsq.data.imagefolder import imagefolder
 
 
@@ -195,3 +199,34 @@ def test_the_cache_follows_the_files(root, capfd):
     path.rename(path.with_name("b.png"))
     imagefolder(str(root))
     assert capfd.readouterr().err.count("decoding 2 images") == 2
+
+
+def test_an_image_that_would_take_a_gigabyte_is_not_decoded(root):
+    """A PNG of a few bytes, whose header says 32768 x 32768."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", crc32(kind + body))
+
+    header = struct.pack(">IIBBBBB", 2**15, 2**15, 8, 2, 0, 0, 0)
+    folder = root / "dog"
+    folder.mkdir(parents=True)
+    for number in range(5):
+        (folder / f"{number}.png").write_bytes(
+            b"\x89PNG\r\n\x1a\n"
+            + chunk(b"IHDR", header)
+            + chunk(b"IDAT", compress(b""))
+            + chunk(b"IEND", b"")
+        )
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"cannot decode .*png"):
+        imagefolder(str(root), size=8)
+    assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    tracemalloc.stop()
+
+
+def test_an_image_of_many_pixels_is_refused_by_its_size(root, monkeypatch):
+    monkeypatch.setattr(images, "MAX_PIXELS", 1_000)
+    for number in range(5):
+        save(root / "dog" / f"{number}.png", pixels(number, 40, 26))
+    with pytest.raises(DataError, match="40x26 pixels, most are 1,000"):
+        imagefolder(str(root), size=8)

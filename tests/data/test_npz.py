@@ -258,3 +258,34 @@ def test_a_missing_file_and_a_single_array_are_refused(tmp_path):
 def test_channels_last_are_warned_about(load):
     with pytest.warns(UserWarning, match=r"x is \[20, 4, 5, 3\]; images should be \[n, channels"):
         load(x=X.transpose(0, 2, 3, 1), y=Y)
+
+
+# Arrays that would take all memory.
+
+
+def test_a_member_of_more_than_a_gigabyte_is_not_read(tmp_path):
+    path = tmp_path / "bomb.npz"
+    size = 2**30 + 1
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("x.npy", bytes(100))
+    data = path.read_bytes()
+    # The directory at the end is what is believed; it says more than is there.
+    at = data.rindex(b"PK\1\2") + 24
+    path.write_bytes(data[:at] + size.to_bytes(4, "little") + data[at + 4 :])
+    with pytest.raises(DataError, match=r"'x.npy' has 1,073,741,825 bytes, at most 1,073,741,824"):
+        npz(str(path))
+
+
+def test_an_array_that_claims_more_than_there_is_is_refused(tmp_path):
+    head = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000000, 9), }"
+    text = head.ljust(117) + "\n"
+    member = b"\x93NUMPY\1\0" + len(text).to_bytes(2, "little") + text.encode()
+    with zipfile.ZipFile(tmp_path / "mine.npz", "w") as archive:
+        archive.writestr("x.npy", member)
+    with pytest.raises(DataError, match="cannot read"):
+        npz(str(tmp_path / "mine.npz"))
+
+
+def test_terminal_codes_in_a_name_are_shown_as_text(load):
+    with pytest.raises(DataError, match=r"holds \\x1b\[2J, but no x"):
+        load(**{"\x1b[2J": X})

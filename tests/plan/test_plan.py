@@ -137,7 +137,7 @@ def test_overrides_may_be_a_mapping():
         ("algorithm=missing_module:Thing", "cannot be imported"),
         ("algorithm.name=3", "algorithm.name is 3"),
         ("model.name=:build", "cannot be imported"),
-        ("model.name=builtins:dict", "is not a function whose arguments can be read"),
+        ("model.name=builtins:dict", "of Python's own library"),
         ("stop_at_accuracy=90", "stop_at_accuracy is 90.0, must be between 0 and 1"),
         ("uplink.bits.bits=2", "give uplink.bits a table"),
         ("nonsense", "is not an override; write key=value"),

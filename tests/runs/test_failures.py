@@ -72,8 +72,8 @@ def test_debug_stops_at_the_first_failure_and_can_be_resumed(tmp_path, capsys):
     assert f"stopped at the first failure, round 2, client 1: {SHOWN}. Go on with: " in out
     assert len(rows(folder)) == 1
 
-    assert main(["resume", str(folder), "--debug"]) == 1
-    assert main(["resume", str(folder), "--workers", "1"]) == 0
+    assert main(["resume", str(folder), "--debug", "--trust"]) == 1
+    assert main(["resume", str(folder), "--workers", "1", "--trust"]) == 0
     out = capsys.readouterr().out
     assert f"; client 1: {SHOWN}\n" in out
     assert out.endswith(f"their whole tracebacks are in {folder / 'failures.log'}\n")

@@ -86,7 +86,7 @@ def test_what_can_be_imported_goes_to_workers_by_name(tmp_path, capsys):
     assert json.loads((out / "manifest.json").read_text())["workers"] == 2
     assert ALONE not in capsys.readouterr().err
     assert [row["failures"] for row in result.rounds] == [{}, {}]
-    assert main(["resume", str(out), "rounds=3", "--workers", "1"]) == 0
+    assert main(["resume", str(out), "rounds=3", "--workers", "1", "--trust"]) == 0
 
 
 @pytest.mark.parametrize("model", ["class", "lambda", "partial"])

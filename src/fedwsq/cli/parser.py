@@ -24,6 +24,7 @@ from fedwsq.cli import (
     verify,
 )
 from fedwsq.core.errors import FedwsqError, disk_is_full
+from fedwsq.core.text import printable
 from fedwsq.core.version import VERSION
 
 # As `--help` lists them.
@@ -70,13 +71,16 @@ def execute(argv: Sequence[str] | None) -> int:
     try:
         return int(args.main(args))
     except FedwsqError as error:
-        print(f"fedwsq: {error}", file=sys.stderr)
+        print(f"fedwsq: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        return 2
+    except MemoryError as error:
+        print(f"fedwsq: not enough memory: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # `fedwsq ls | head`
         sys.stderr.close()
         return 0
     except OSError as error:  # a full disk, a folder without permission
-        print(f"fedwsq: {_explained(error, args)}", file=sys.stderr)
+        print(f"fedwsq: {printable(_explained(error, args))}", file=sys.stderr)
         return 2
 
 

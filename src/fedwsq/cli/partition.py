@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedwsq.cli.start import later
+from fedwsq.cli.trust import add_trust_option
 
 EXAMPLES = """\
 CONFIG and KEY=VALUE are those of `fedwsq run`; the split shown is the one that such a run has.
@@ -54,4 +55,5 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
             default="refuse",
             help=f"take indices that an imported file gives out again {what}",
         )
+    add_trust_option(parser)
     parser.set_defaults(main=later("fedwsq.cli.work.partition"))

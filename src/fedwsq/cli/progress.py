@@ -145,6 +145,9 @@ def follow(run: Run, trackers: Sequence[str], keep_messages: bool, debug: bool =
         for each in tracked:
             each.close()
     console.print(summary_table(run, summary))
+    privacy = run.spent()
+    if privacy is not None:
+        console.print(privacy.line())
     if (run.folder / LOG).exists():
         console.print(f"some clients failed; their whole tracebacks are in {run.folder / LOG}")
     return 0

@@ -1,14 +1,16 @@
 """`fedwsq resume`: go on with a run."""
 
 import argparse
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 from fedwsq.cli.run import add_machine_options, processes
 from fedwsq.cli.start import loading, saying
+from fedwsq.cli.trust import add_trust_option, trusting
 
 EXAMPLES = """\
 Goes on from the last whole checkpoint, to the same weights as if the run had never stopped.
+A run directory can name code outside the package, module:name; --trust runs it unasked.
 
 examples:
   fedwsq resume runs/quickstart-1
@@ -33,6 +35,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="rounds=N: run until this round; data.root=DIR and the like: where files lie now",
     )
     add_machine_options(parser)
+    add_trust_option(parser)
     parser.set_defaults(main=main)
 
 
@@ -43,7 +46,10 @@ def main(args: argparse.Namespace) -> int:
         from fedwsq.runs import Run
 
     changes = parse_overrides(args.words)
-    with ExitStack() as stack:
+    config = args.folder / "config.toml"
+    # Without one it is no run, which is said in better words later.
+    vouched = trusting(config, (), args.trust) if config.exists() else nullcontext()
+    with ExitStack() as stack, vouched:
         with saying("loading the last checkpoint and the data ..."):
             opened = Run.resume(args.folder, changes, processes(args), args.device)
             run = stack.enter_context(opened)

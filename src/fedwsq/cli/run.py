@@ -5,6 +5,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from fedwsq.cli.start import loading, saying
+from fedwsq.cli.trust import add_trust_option, trusting
 from fedwsq.core.errors import ConfigError
 
 # Written out, since what makes them comes with torch.
@@ -17,6 +18,7 @@ TRACKERS = {
 EXAMPLES = """\
 CONFIG is a TOML file or the name of a shipped one (fedwsq ls configs); without it, quickstart.
 KEY=VALUE sets any field by its dotted name; the value is TOML or a plain word.
+A CONFIG file can name code outside the package, module:name; --trust runs it unasked.
 
 examples:
   fedwsq run
@@ -49,6 +51,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         help="try one batch, print the resolved plan and what it would cost, and stop",
     )
     add_machine_options(parser)
+    add_trust_option(parser)
     parser.set_defaults(main=main)
 
 
@@ -102,7 +105,8 @@ def main(args: argparse.Namespace) -> int:
         from fedwsq.runs.directory import free_folder
 
     config, overrides = config_and_overrides(args.words)
-    plan = load_plan(config, overrides)
+    with trusting(config, overrides, args.trust):
+        plan = load_plan(config, overrides)
     if args.dry_run:
         print_forecast(*forecast(plan, args.workers, args.device or "auto"))
         return 0

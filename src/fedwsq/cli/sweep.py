@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedwsq.cli.start import later
+from fedwsq.cli.trust import add_trust_option
 
 EXAMPLES = """\
 KEY=VALUE,VALUE varies a field; a KEY with one value holds for all cells. CONFIG is as for `fedwsq
@@ -63,4 +64,5 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="D",
         help="cpu, cuda or cuda:0 (default: a GPU if there is one)",
     )
+    add_trust_option(parser)
     parser.set_defaults(main=later("fedwsq.cli.work.sweep"))

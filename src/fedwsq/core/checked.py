@@ -18,7 +18,7 @@ def checked(kind: type[T], found: object) -> T:
     hints = field_types(cast(Hashable, kind))
     known = {key: value for key, value in found.items() if key in hints}
     for key, value in known.items():
-        if not _fits(hints[key], value):
+        if not fits(hints[key], value):
             raise ValueError(f"{key} is of type {type(value).__name__}, or not a finite number")
     try:
         return kind(**known)
@@ -32,18 +32,18 @@ def field_types(kind: Any) -> dict[str, Any]:
     return {f.name: hints[f.name] for f in fields(kind)}
 
 
-def _fits(hint: Any, value: object) -> bool:
+def fits(hint: Any, value: object) -> bool:
     """Whether a value of JSON is one of this type, to the last element."""
     inner = get_args(hint)
     if get_origin(hint) is types.UnionType:
-        return any(_fits(each, value) for each in inner)
+        return any(fits(each, value) for each in inner)
     if get_origin(hint) is list:
-        return isinstance(value, list) and all(_fits(inner[0], each) for each in value)
+        return isinstance(value, list) and all(fits(inner[0], each) for each in value)
     if get_origin(hint) is dict:  # JSON has no keys but words
-        return isinstance(value, dict) and all(_fits(inner[1], each) for each in value.values())
+        return isinstance(value, dict) and all(fits(inner[1], each) for each in value.values())
     if hint is float:
         # Python reads NaN and Infinity, which JSON does not have; true is no number here.
-        return _fits(int, value) or (type(value) is float and math.isfinite(value))
+        return fits(int, value) or (type(value) is float and math.isfinite(value))
     if hint is int:
         return type(value) is int and -LARGEST <= value <= LARGEST
     return type(value) is hint

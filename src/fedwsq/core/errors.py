@@ -5,9 +5,21 @@ import errno
 from collections.abc import Iterable
 from pathlib import Path
 
+from fedwsq.core.text import printable
+
+MAX_TEXT = 4_000  # characters of an error: it may repeat what it refuses, at any length
+
 
 class FedwsqError(Exception):
-    """Something the caller can put right; its text names the value, the rule and the way out."""
+    """Something the caller can put right; its text names the value, the rule and the way out.
+
+    Files and clients have their say in it, so that nothing in it can steer a terminal.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        if len(text) > MAX_TEXT:
+            text = f"{text[:MAX_TEXT]} ... (cut short)"
+        super().__init__(printable(text))
 
 
 class ConfigError(FedwsqError, ValueError):

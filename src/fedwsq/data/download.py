@@ -15,6 +15,7 @@ from fedwsq.data.sources import File
 TIMEOUT_SECONDS = 30.0  # how long a silent server is waited for
 TRIES = 5
 WAIT_SECONDS = 2.0  # before each further try
+PASSING = (408, 416, 429)  # refusals worth another try, as every answer from 500 on is
 
 
 class Watcher:
@@ -35,7 +36,10 @@ def download(file: File, url: str, path: Path, watcher: Watcher) -> None:
             break
         except (OSError, HTTPException, ValueError) as error:
             reason = ascii(str(error))[1:-1]  # a server can say anything
-            is_refusal = isinstance(error, HTTPError) and error.code < 500
+            code = error.code if isinstance(error, HTTPError) else 500
+            if code == 416:  # the file is shorter there than what has arrived
+                _discard(path)
+            is_refusal = code < 500 and code not in PASSING
             if is_refusal or not further:
                 hint = "the same command goes on from here, --url names a mirror"
                 raise DataError(f"{url}: {reason}; {hint}") from None
@@ -56,12 +60,17 @@ def _receive(file: File, url: str, path: Path, watcher: Watcher) -> None:
         return
     request = Request(url, headers={"User-Agent": f"fedwsq/{VERSION}"})
     etag_path = _etag_path(path)
-    if have and etag_path.exists():
+    if have:
         watcher.note(f"{file.name}: going on from byte {have:,}")
         request.add_header("Range", f"bytes={have}-")
+    if have and etag_path.exists():  # without one, the checksum alone finds another file out
         request.add_header("If-Range", etag_path.read_text("latin1"))
 
     with build_opener(_Redirects).open(request, timeout=TIMEOUT_SECONDS) as response:
+        goes_on = response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        if response.status == 206 and not goes_on:
+            _discard(path)
+            raise ConnectionError("the server goes on at another place")
         if response.status != 206:  # it cannot go on, or has another file by now
             have = 0
         if response.length not in (None, file.bytes - have):

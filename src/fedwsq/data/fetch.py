@@ -33,6 +33,7 @@ def fetch(source: Source, root: Path, force: bool = False, watcher: Watcher | No
     with _alone(work_folder(source, root)) as work:
         if target.exists() and not force:  # fetched by another process a moment ago
             return False
+        _require_space(source, root)
         for file in source.files:
             url = source.url + file.name if source.url.endswith("/") else source.url
             download(file, url, work / file.name, watcher)
@@ -51,6 +52,18 @@ def kept_bytes(source: Source, root: Path) -> int:
     """How much of a stopped download is there to go on with."""
     paths = [work_folder(source, root) / file.name for file in source.files]
     return sum(path.stat().st_size for path in paths if path.exists())
+
+
+def _require_space(source: Source, root: Path) -> None:
+    """Before the first byte: room for what is missing, and for all of it unpacked beside that."""
+    missing = sum(file.bytes for file in source.files) - kept_bytes(source, root)
+    need = missing + source.unpacked_bytes
+    free = shutil.disk_usage(root).free
+    if need > free:
+        raise DataError(
+            f"{source.title} needs {need:,} bytes in {root}, and {free:,} are free; "
+            "make room, or choose another place with --root"
+        )
 
 
 @contextmanager

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".pgm", ".ppm")
 # Pillow knows more; some of those run other programs.
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+MAX_PIXELS = 2**26  # of one image; decoded it takes 4 bytes each
 CHUNK = 256  # images decoded side by side
 Labelled = dict[str, int]  # path of an image -> label
 
@@ -81,7 +82,9 @@ def open_image(file: Path | IO[bytes], name: object) -> "Image":
     from PIL import Image, ImageOps  # only image data sets need it
 
     try:
-        with Image.open(file, formats=FORMATS) as image:
+        with Image.open(file, formats=FORMATS) as image:  # only its header is read by now
+            if image.width * image.height > MAX_PIXELS:
+                raise ValueError(f"{image.width}x{image.height} pixels, most are {MAX_PIXELS:,}")
             return ImageOps.exif_transpose(image)
     except Exception as error:  # a damaged image can raise nearly anything
         raise DataError(f"cannot decode {name}: {error}; replace it, or take it away") from error

@@ -15,6 +15,7 @@ from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.data.dataset import Dataset, Examples, check_share, pixel_stats
 from fedwsq.data.partition import hold_out
 
+MAX_MEMBER_BYTES = 2**30  # of one array: every process holds a copy
 HELP = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
 Array = npt.NDArray[Any]
 Sets = tuple[Examples, Examples, Tensor | None]  # for training, for tests; groups
@@ -67,6 +68,12 @@ def _load(path: Path) -> File:
     if not zipfile.is_zipfile(path):
         raise DataError(f"{path} is not an .npz file, or is cut short; {HELP}")
     try:
+        with zipfile.ZipFile(path) as packed:
+            for each in packed.infolist():
+                # A bound, whatever is in it: zipfile reads no more than is declared.
+                if each.file_size > MAX_MEMBER_BYTES:
+                    most = f"at most {MAX_MEMBER_BYTES:,} are read"
+                    raise ValueError(f"{each.filename!r} has {each.file_size:,} bytes, {most}")
         with np.load(path, allow_pickle=False) as file:
             members: dict[str, Any] = {name: file[name] for name in file.files}
     except Exception as error:  # a damaged archive can raise nearly anything

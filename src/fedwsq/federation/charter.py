@@ -48,6 +48,8 @@ class Charter:
         shared: Settings = {"wire": VERSION}
         for part in parts:
             shared |= dict(dotted(part, plan[part]))
+        if self.plan.privacy is not None:
+            shared |= dict(dotted("privacy", plan["privacy"]))
         if self.plan.training.schedule == "published":
             shared["rounds"] = self.plan.rounds  # the learning rates depend on it
         for name in ("training.precision", *PLACES):

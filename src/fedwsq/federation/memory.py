@@ -18,9 +18,11 @@ import safetensors
 from torch import Tensor
 
 from fedwsq.core.errors import StoreError
-from fedwsq.core.files import save_tensors
+from fedwsq.core.files import count_one, save_tensors
 from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Params, State, Vectors
+
+RELEASES = "releases"
 
 
 class ClientMemory(NamedTuple):
@@ -97,6 +99,11 @@ class ClientStore:
         abandoned = [g for g in found if accepted < g != round_]
         for generation in settled[:-1] + abandoned:
             self._path(client, generation).unlink(missing_ok=True)
+
+    def count_release(self, client: int) -> None:
+        """Note, before it leaves, that a client has told something of its data."""
+        with self._on_this_machine():
+            count_one(self.folder / str(client) / RELEASES)
 
     def _require_folder(self) -> None:
         """A folder that has gone is not a client that has forgotten."""

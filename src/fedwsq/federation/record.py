@@ -4,12 +4,13 @@ import json
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from fedwsq.core.checked import checked
 from fedwsq.core.types import Channel
 from fedwsq.evaluation import Scores, worst_decile
 from fedwsq.federation.clock import Times
@@ -108,11 +109,7 @@ class RoundRecord:
 
         A line that is no record is a ValueError.
         """
-        found: Any = json.loads(line)
-        if not isinstance(found, dict) or not isinstance(found.get("round"), int):
-            raise ValueError(f"not a record: {line!r}")
-        known = {f.name for f in fields(cls)}
-        return cls(**{key: value for key, value in found.items() if key in known})
+        return checked(cls, json.loads(line))
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,8 @@ class Server:
         Drawn from those that are there; if all are, it is the same draw as if nobody had asked.
         """
         seed = derive(self.plan.seed, "sample", number)
+        if self.plan.privacy is not None:  # it counts on nobody's knowing who takes part
+            seed = secrets.randbits(128)
         there = self.census.present()
         if there is None:
             there = range(self.plan.data.clients)

@@ -100,12 +100,15 @@ def load_data(plan: Plan, load: Loader | None = None) -> tuple[Dataset, Tensor, 
 def split_data(plan: Plan, dataset: Dataset, kept: Tensor) -> Split:
     """Who holds which of the kept examples, before anyone keeps some back."""
     groups = None if dataset.groups is None else dataset.groups[kept]
-    split: Split = plan.data.partition(
+    split = plan.data.partition(
         labels=dataset.train.labels[kept],
         clients=plan.data.clients,
         seed=plan.seed,
         groups=groups,
     )
+    if not isinstance(split, Split):
+        found = type(split).__name__
+        raise ConfigError(f"split {plan.data.partition.name!r} gave {found}, not a fedwsq Split")
     return split
 
 

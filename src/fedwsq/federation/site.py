@@ -26,10 +26,12 @@ from fedwsq.federation.owners import (
     ClientData,
     ModelSpec,
     OwnData,
+    Size,
     TestData,
     batches_of,
     format_of,
 )
+from fedwsq.federation.privacy import privatize
 from fedwsq.plan import Plan
 from fedwsq.training import LocalTask, learning_rates
 from fedwsq.transports import Order
@@ -139,6 +141,8 @@ class Site:
             state = self.charter.plan.algorithm.settle(state, self._here(decoded))
         self._remember(order, ClientMemory(state, _kept(sent), start))
         metrics = {"train_seconds": trained - began, "codec_seconds": coded - trained}
+        if self.charter.plan.privacy is not None:
+            metrics = {}  # how long it took tells how much there was to do
         return Message(
             Kind.REPLY,
             order.key,
@@ -152,11 +156,24 @@ class Site:
         )
 
     def _learn(self, start: Vectors, key: Key, memory: ClientMemory) -> tuple[Update, State]:
-        """Local training from what was received and what the client remembers."""
+        """What the client learns from what it received and remembers, as it may leave."""
         algorithm = self.charter.plan.algorithm
-        task = self.task(key)
-        state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
-        return algorithm.client_update(start, state, task)
+        privacy = self.charter.plan.privacy
+        try:
+            task = self.task(key)
+            state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
+            update, state = algorithm.client_update(start, state, task)
+        except Exception:
+            if privacy is None:
+                raise
+            # An error may quote the data.
+            raise UpdateError(
+                "the client could not train; with privacy it does not say why"
+            ) from None
+        if privacy is None:
+            return update, state
+        self.store.count_release(key.client)
+        return privatize(update, privacy), state
 
     def _forgot(self, order: Message) -> Message:
         return replace(_answer_to(order, Kind.FORGOT), agreement=self.charter.digest)
@@ -291,6 +308,8 @@ class Site:
 
     def _evaluate(self, body: bytes | memoryview, head: Opened) -> Message:
         """Score the broadcast model on the client's own test examples."""
+        if self.charter.plan.privacy is not None:
+            raise MessageError("privacy does not cover scores of a client's own examples")
         order = self._load_to_score(body, head, Kind.EVALUATE)
         batches = batches_of(self.data.test_shard(order.key.client))
         scores = [self.scorer.score(batch) for batch in batches]
@@ -331,6 +350,8 @@ class Site:
         if different is not None:
             raise MessageError(different)
         size = self.data.size(hello.key.client)
+        if self.charter.plan.privacy is not None:
+            size = Size(1)  # as everybody says then
         about = {
             "examples": size.examples,
             "labels": list(size.labels),

@@ -14,9 +14,10 @@ _HOMES = {
     "fedwsq.plan.dump": "dump_plan entry_settings plan_digest plan_settings",
     "fedwsq.plan.methods": "METHODS Method",
     "fedwsq.plan.paths": "PLACES locate places",
-    "fedwsq.plan.read": "parse_override parse_overrides read_config shipped_configs",
+    "fedwsq.plan.privacy": "Privacy",
+    "fedwsq.plan.read": "code_named parse_override parse_overrides read_config shipped_configs",
     "fedwsq.plan.settings": "BuildModel DataPlan LoadData ModelPlan Plan RecordPlan SplitData",
-    "fedwsq.plan.tables": "TABLES",
+    "fedwsq.plan.tables": "TABLES importing_only",
 }
 
 if typing.TYPE_CHECKING:
@@ -28,7 +29,14 @@ if typing.TYPE_CHECKING:
     from fedwsq.plan.dump import dump_plan, entry_settings, plan_digest, plan_settings
     from fedwsq.plan.methods import METHODS, Method
     from fedwsq.plan.paths import PLACES, locate, places
-    from fedwsq.plan.read import parse_override, parse_overrides, read_config, shipped_configs
+    from fedwsq.plan.privacy import Privacy
+    from fedwsq.plan.read import (
+        code_named,
+        parse_override,
+        parse_overrides,
+        read_config,
+        shipped_configs,
+    )
     from fedwsq.plan.settings import (
         BuildModel,
         DataPlan,
@@ -38,7 +46,7 @@ if typing.TYPE_CHECKING:
         RecordPlan,
         SplitData,
     )
-    from fedwsq.plan.tables import TABLES
+    from fedwsq.plan.tables import TABLES, importing_only
 else:
     __getattr__ = lazy.lazily(__name__, _HOMES)
 
@@ -58,10 +66,13 @@ __all__ = [
     "ModelPlan",
     "Overrides",
     "Plan",
+    "Privacy",
     "RecordPlan",
     "SplitData",
+    "code_named",
     "dump_plan",
     "entry_settings",
+    "importing_only",
     "load_plan",
     "locate",
     "make_plan",

@@ -11,9 +11,11 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from fedwsq.codecs import Codec, Fixed
+from fedwsq.core.checked import LARGEST
 from fedwsq.core.errors import ConfigError, did_you_mean, nearest
 from fedwsq.core.recipe import Recipe
 from fedwsq.plan.merge import merge
@@ -48,7 +50,12 @@ def make_plan(settings: Mapping[str, Any], overrides: Overrides = ()) -> Plan:
         by_key = dict(overrides)
     else:
         by_key = parse_overrides(overrides)
-    plan: Plan = _build(Plan, merge(settings, by_key), "")
+    try:
+        plan: Plan = _build(Plan, merge(settings, by_key), "")
+    except RecursionError:
+        raise ConfigError(
+            "the settings are nested too deep; no plan has more than a few levels"
+        ) from None
 
     # Only now is it known which codec the bits are for.
     for direction, link in (("uplink", plan.uplink), ("downlink", plan.downlink)):
@@ -204,6 +211,8 @@ def _plain(hint: Any, value: Any, where: str) -> Any:
         return value
     # To Python, true is a whole number too; to the writer of a config it is a mistake.
     truth = isinstance(value, bool)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        raise ConfigError(f"{where} is {brief(value)}, must be within 64 bits")
     if hint is float and isinstance(value, int) and not truth:
         value = float(value)
     kind = get_origin(hint) or hint  # of list[int], list

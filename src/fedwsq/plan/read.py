@@ -1,5 +1,6 @@
 """What people write: a config file, the name of a shipped one, `key=value` on a command line."""
 
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
@@ -7,8 +8,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedwsq.core.errors import ConfigError, did_you_mean
+from fedwsq.core.files import read_text
 
 Settings: TypeAlias = dict[str, Any]  # tables in tables, as TOML has them
+CODE = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
+MAX_DEPTH = 32  # of tables and lists in one another; a plan has half a dozen
+MAX_BYTES = 2**18  # of a config; our longest has some two thousand
+# A key of so many parts: tomllib takes a time for them that grows with their square.
+LONG_KEY = re.compile(r"(?:[^.=,\n#]{1,80}\.){40}")
 
 
 def shipped_configs() -> dict[str, Path]:
@@ -31,15 +38,42 @@ def read_toml(name: str | Path, known: Mapping[str, Path], kind: str) -> Setting
     """What is in a file, or in one of the `known` by name; `kind` is what errors call it."""
     path = known.get(str(name), Path(name))
     try:
-        # Some editors put a byte order mark before UTF-8.
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = read_text(path, MAX_BYTES)
+        if LONG_KEY.search(text):
+            raise ValueError("it has a key of more than 40 parts")
+        found = tomllib.loads(text)
+        _require_shallow(found, str(path))
+        return found
     except FileNotFoundError:
         offer = f"{', '.join(known)}{did_you_mean(name, known)}"
         raise ConfigError(f"no {kind} {str(name)!r}: not a file, and not one of {offer}") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {kind} {path}: {error}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    # Of the last two: a number of thousands of digits, and brackets in brackets.
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"cannot read {kind} {path}: {error}") from None
+
+
+def _require_shallow(settings: object, where: str, left: int = MAX_DEPTH) -> None:
+    """Refuse what is nested too deep for all that looks at it later."""
+    if not left:
+        raise ConfigError(f"{where} is nested more than {MAX_DEPTH} deep; a plan is not")
+    for each in _inner(settings):
+        _require_shallow(each, where, left - 1)
+
+
+def _inner(settings: object) -> Iterable[object]:
+    if isinstance(settings, dict):
+        return settings.values()
+    return settings if isinstance(settings, list) else ()
+
+
+def code_named(settings: object) -> list[str]:
+    """All that looks like `module:name` in nested settings, each once."""
+    if isinstance(settings, str):
+        return [settings] if CODE.fullmatch(settings) else []
+    found = [name for each in _inner(settings) for name in code_named(each)]
+    return list(dict.fromkeys(found))
 
 
 def parse_overrides(words: Iterable[str]) -> Settings:
@@ -64,9 +98,13 @@ def parse_override(text: str) -> tuple[str, Any]:
         raise ConfigError(f"{text!r} is not an override; write key=value, for example rounds=20")
     # A plain word needs no quotes: most shells would take them away.
     try:
-        return key, tomllib.loads(f"value = {value}")["value"]
+        found = tomllib.loads(f"value = {value}")["value"]
+        _require_shallow(found, key)
+        return key, found
     except tomllib.TOMLDecodeError:
         return key, value
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{key} cannot be read: {error}") from None
 
 
 def dotted(settings: Mapping[str, Any], prefix: str = "") -> Settings:

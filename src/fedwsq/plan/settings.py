@@ -13,6 +13,7 @@ from fedwsq.models import MODELS, NoStandardization, Standardization
 from fedwsq.plan.aggregation import WEIGH, Aggregation
 from fedwsq.plan.bounds import Bounds
 from fedwsq.plan.combine import Combine, Mean, combine_name
+from fedwsq.plan.privacy import Privacy
 from fedwsq.secure.session import MIN_COHORT
 from fedwsq.training import Training
 from fedwsq.wire import Downlink, Uplink
@@ -130,6 +131,7 @@ class Plan:
     channels: Channels = NoChannels()
     bounds: Bounds = Bounds()
     record: RecordPlan = RecordPlan()
+    privacy: Privacy | None = None  # None: clients send what they learned
 
     def __post_init__(self) -> None:
         at_least_one = (
@@ -175,6 +177,31 @@ class Plan:
             )
         if self.uplink.counts:
             self._require_one_sum()
+        if self.privacy is not None:
+            self._require_covered()
+
+    def _require_covered(self) -> None:
+        """Refuse settings by which more would leave a client than its noised update."""
+        if self.aggregation != "uniform":
+            raise ConfigError(
+                f"aggregation is {self.aggregation}, but with privacy no client says how many "
+                "examples it has; use aggregation=uniform"
+            )
+        if self.eval_clients or self.data.client_test:
+            raise ConfigError(
+                "eval_clients and data.client_test tell of clients' own examples, "
+                "which privacy does not cover; leave them out"
+            )
+        if self.uplink.counts:
+            raise ConfigError(
+                "uplink.counts and uplink.secure tell more than an update, which privacy does not "
+                "cover yet; leave one of them out"
+            )
+        if self.algorithm.uses_metrics:
+            raise ConfigError(
+                f"{type(self.algorithm).__name__.lower()} needs to know how many steps clients "
+                "took, which privacy keeps with them; use another algorithm, such as fedavg"
+            )
 
     def _require_one_sum(self) -> None:
         """Refuse what needs more of each client than its part in one plain sum."""

@@ -3,14 +3,19 @@
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from types import BuiltinFunctionType, FunctionType
+from typing import Any, get_type_hints
+
+from torch import nn
 
 from fedwsq.algorithms import ALGORITHMS, SERVER_OPTIMIZERS, Algorithm, ServerOptimizer
 from fedwsq.codecs import BITS, CODECS, BitPolicy, Codec
 from fedwsq.core.errors import ConfigError, did_you_mean
 from fedwsq.core.recipe import Recipe
-from fedwsq.data import DATASETS, PARTITIONS
+from fedwsq.data import DATASETS, PARTITIONS, Dataset, Split
 from fedwsq.evaluation import METRICS, Metric
 from fedwsq.models import MODELS, STANDARDIZATIONS, Standardization
 from fedwsq.plan.combine import COMBINES, Combine
@@ -34,6 +39,23 @@ TABLES: dict[Any, Mapping[str, Callable[..., Any]]] = {
     SplitData: PARTITIONS,
     Standardization: STANDARDIZATIONS,
 }
+
+
+# What the functions of these kinds must give.
+RESULTS: dict[Any, type] = {LoadData: Dataset, SplitData: Split, BuildModel: nn.Module}
+
+# The `module:name` that may be imported. None is any: who writes Python runs what they like.
+_trusted: ContextVar[frozenset[str] | None] = ContextVar("trusted", default=None)
+
+
+@contextmanager
+def importing_only(names: Iterable[str]) -> Iterator[None]:
+    """Within, settings that name other code than this are refused."""
+    token = _trusted.set(frozenset(names))
+    try:
+        yield
+    finally:
+        _trusted.reset(token)
 
 
 def bits_by_number(value: object) -> object:
@@ -72,7 +94,33 @@ def find_entry(kind: Any, name: object, where: str) -> Any:
     if not callable(found):
         kind_found = type(found).__name__
         raise ConfigError(f"{where} is {name!r}, which is {kind_found}, not a function or a class")
+    _require_result(kind, found, f"{where} is {name!r}")
     return found
+
+
+def _require_result(kind: Any, found: Callable[..., object], said: str) -> None:
+    """Refuse, before it is called, what cannot give what is wanted of it."""
+    # Where it was defined; what it says of its module may be copied from another function.
+    home = None
+    if isinstance(found, FunctionType):
+        home = found.__globals__.get("__name__")
+    elif isinstance(found, type | BuiltinFunctionType):
+        home = found.__module__
+    if isinstance(home, str):
+        _require_foreign(home, said)
+    wanted = RESULTS.get(kind, object)
+    try:
+        given = found if isinstance(found, type) else get_type_hints(found).get("return", wanted)
+    except (NameError, TypeError, AttributeError):  # annotations that cannot be read say nothing
+        return
+    if isinstance(given, type) and not issubclass(given, wanted) and given is not object:
+        raise ConfigError(f"{said}, which gives {given.__name__}, not a {wanted.__name__}")
+
+
+def _require_foreign(module: str, said: str) -> None:
+    """Refuse `os:system` and the like: Python's own library has nothing that a plan needs."""
+    if module.partition(".")[0] in sys.stdlib_module_names:
+        raise ConfigError(f"{said}, of Python's own library; name code that was made for a plan")
 
 
 def _import(name: str, where: str) -> object:
@@ -81,6 +129,10 @@ def _import(name: str, where: str) -> object:
         raise ConfigError(
             f"{where} is {name!r}, in the script that runs; put it into a file that can be imported"
         )
+    trusted = _trusted.get()
+    if trusted is not None and name not in trusted:
+        raise ConfigError(f"{where} is {name!r}, code outside the package; give --trust to run it")
+    _require_foreign(module, f"{where} is {name!r}")
     # An installed `fedwsq` does not look for modules in the folder that it is started in.
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())

@@ -5,15 +5,17 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any
 
 import safetensors
 import torch
 from torch import Tensor
 
+from fedwsq.core.checked import fits
 from fedwsq.core.errors import RunError
 from fedwsq.core.files import save_tensors
-from fedwsq.core.types import Params
+from fedwsq.core.types import Params, Vectors
 from fedwsq.federation.bounds import Trend, Usual
 from fedwsq.federation.downlink import PublicModel
 from fedwsq.federation.server import Snapshot
@@ -71,25 +73,86 @@ def read_checkpoint(path: Path) -> Snapshot:
     try:
         with safetensors.safe_open(path, "pt") as file:
             plain = json.loads((file.metadata() or {})["fedwsq"])
+            if plain.get("format") != FORMAT:
+                raise RunError(
+                    f"{path} has format {brief(plain.get('format'))}, this build reads {FORMAT}"
+                )
             tensors = {name: file.get_tensor(name) for name in plain.get("tensors", ())}
-    except FileNotFoundError:
+        if plain.pop("digest", None) != _digest(plain, tensors):
+            raise ValueError("its contents do not match their digest")
+        return _snapshot(plain, tensors)
+    except (FileNotFoundError, RunError):
         raise
     except Exception as error:  # whatever a damaged file makes the reader say
         raise RunError(f"{path} is damaged ({error})") from None
-    if plain.get("format") != FORMAT:
-        raise RunError(f"{path} has format {plain.get('format')}, this build reads {FORMAT}")
-    if plain.pop("digest", None) != _digest(plain, tensors):
-        raise RunError(f"{path} is damaged (its contents do not match their digest)")
+
+
+def _snapshot(plain: dict[str, Any], tensors: Params) -> Snapshot:
+    """What a checkpoint says; a digest vouches for no more than that nothing was lost."""
+    number = plain["round"]
+    ema = plain["accuracy_ema"]
+    if not fits(int, number) or not 0 <= number < 2**31 or not fits(float | None, ema):
+        raise ValueError(f"its round is {brief(number)}, its mean accuracy {brief(ema)}")
+    for name, x in tensors.items():
+        if x.is_floating_point() and not torch.isfinite(x).all():
+            raise ValueError(f"{name} is not finite")
     return Snapshot(
         bytes.fromhex(plain["run"]),
-        plain["round"],
+        number,
         _nest("server", tensors),
         _nest("shared", tensors),
         tensors["clients//accepted"].numpy(),
-        plain["accuracy_ema"],
+        ema,
         _public(tensors),
         _usual(plain.get("usual")),
     )
+
+
+def require_fit(found: Snapshot, first: Snapshot) -> None:
+    """Refuse a checkpoint of another plan or model than the one whose `first` snapshot this is."""
+    accepted = found.accepted
+    same_clients = accepted.shape == first.accepted.shape and accepted.dtype == first.accepted.dtype
+    problems = {
+        "its run has no name": len(found.run) != len(first.run),
+        "its tensors are not those of the model and the algorithm": (
+            _layout(found.server) != _layout(first.server)
+        ),
+        "its codec state is not that of the codec": _layout(found.shared) != _layout(first.shared),
+        # A codec that calibrates itself starts from 0; all others never reach it.
+        "its codec state has a scale that is not above 0": (
+            _least(found.shared) < 0 or (_least(found.shared) == 0 < _least(first.shared))
+        ),
+        "its clients are not those of the plan": not same_clients,
+        "clients took part in rounds that it does not have": (
+            bool((accepted < 0).any() or (accepted > found.round).any())
+        ),
+        "its public model is not that of the plan": not _are_models(found.public, first),
+    }
+    for problem, there in problems.items():
+        if there:
+            raise RunError(
+                f"the checkpoint does not fit this run: {problem}; put the run's own back"
+            )
+
+
+def _layout(vectors: Vectors) -> dict[str, dict[str, tuple[Any, ...]]]:
+    return {
+        vector: {name: (x.shape, x.dtype) for name, x in tensors.items()}
+        for vector, tensors in vectors.items()
+    }
+
+
+def _least(shared: Vectors) -> float:
+    """The smallest value of any codec state; 1 where there is none."""
+    values = [float(x.min()) for each in shared.values() for x in each.values() if x.numel()]
+    return min(values, default=1.0)
+
+
+def _are_models(public: PublicModel | None, first: Snapshot) -> bool:
+    if public is None:
+        return True
+    model = _layout(first.server)["params"]
+    return all(each == model for each in _layout(public.vectors).values())
 
 
 def _usual(plain: dict[str, Any] | None) -> Usual:
@@ -100,6 +163,10 @@ def _usual(plain: dict[str, Any] | None) -> Usual:
 
 
 def _trend(plain: dict[str, Any]) -> Trend:
+    if not fits(list[float], plain["latest"]) or not fits(float, plain["level"]):
+        raise ValueError(f"what is usual is {brief(plain)}")
+    if min([plain["level"], *plain["latest"]]) < 0:
+        raise ValueError(f"what is usual is below 0: {brief(plain)}")
     return Trend(tuple(plain["latest"]), plain["level"])
 
 

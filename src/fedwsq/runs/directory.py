@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TextIO
 
 from fedwsq.core.errors import RunError
-from fedwsq.core.files import try_lock, write_atomically
+from fedwsq.core.files import read_text, try_lock, write_atomically
 from fedwsq.federation.record import RoundRecord
 
 ROWS = "rounds.jsonl"
 MESSAGES = "messages"
+MAX_ROWS_BYTES = 2**30  # some hundred thousand rounds
 
 
 class FolderInUse(RunError):
@@ -93,15 +94,19 @@ def read_rows(folder: Path) -> list[RoundRecord]:
     if not path.exists():
         return []
     found: list[RoundRecord] = []
-    lines = path.read_text(errors="replace").splitlines(keepends=True)
-    for number, line in enumerate(lines, 1):
+    try:
+        text = read_text(path, MAX_ROWS_BYTES, errors="replace")
+    except ValueError as error:
+        raise RunError(f"{path} cannot be read: {error}; move it away to go on without") from None
+    for number, line in enumerate(text.splitlines(keepends=True), 1):
         if not line.endswith("\n"):
             continue
         try:
             found.append(RoundRecord.parse(line))
-        except ValueError:
+        except (ValueError, RecursionError) as error:
             raise RunError(
-                f"{path}, line {number}, is damaged; remove the line to go on without that row"
+                f"{path}, line {number}, is damaged ({error}); "
+                "remove the line to go on without that row"
             ) from None
     return found
 

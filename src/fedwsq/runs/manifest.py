@@ -13,13 +13,17 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from fedwsq.core.checked import fits
 from fedwsq.core.errors import RunError
+from fedwsq.core.files import read_text
 from fedwsq.core.version import VERSION
 from fedwsq.models import weights_digest
 from fedwsq.plan import Plan
 from fedwsq.runs.backend import Backend, Machine
 
 FORMAT = 2
+MAX_BYTES = 2**20
+Value: TypeAlias = str | int | float | None
 Manifest: TypeAlias = dict[str, Any]
 
 
@@ -56,12 +60,14 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a run directory of this format."""
     path = folder / "manifest.json"
     try:
-        manifest = json.loads(path.read_text())
+        manifest = json.loads(read_text(path, MAX_BYTES))
     except FileNotFoundError:
         raise RunError(f"{folder} is not a run directory: it has no manifest.json") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
-    found = manifest.get("format") if isinstance(manifest, dict) else None
+    if not fits(dict[str, Value], manifest):
+        raise RunError(f"{path} is damaged: it must be a table of words and numbers")
+    found = manifest.get("format")
     if found != FORMAT:
         raise RunError(
             f"{folder} has run format {found}, this build (fedwsq {VERSION}) reads {FORMAT}"

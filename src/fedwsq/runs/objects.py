@@ -32,7 +32,8 @@ SHORT = {
     "bits": "uplink.bits",
 }
 TOP = (*(f.name for f in fields(Plan)), "method")
-GROUPS = tuple(f.name for f in fields(Plan) if is_dataclass(f.default))  # with settings below them
+# With settings below them; the last is not there by default.
+GROUPS = (*(f.name for f in fields(Plan) if is_dataclass(f.default)), "privacy")
 # The settings that take an object, and the table that its name would be looked up in.
 KINDS: dict[str, Any] = {
     "model.name": BuildModel,

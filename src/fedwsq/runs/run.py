@@ -35,7 +35,7 @@ from fedwsq.runs.backend import (
     default_workers,
     resolve_device,
 )
-from fedwsq.runs.checkpoint import load_snapshot, save_snapshot
+from fedwsq.runs.checkpoint import load_snapshot, require_fit, save_snapshot
 from fedwsq.runs.directory import (
     MESSAGES,
     ROWS,
@@ -55,6 +55,8 @@ from fedwsq.runs.manifest import (
     read_manifest,
     require_the_same,
 )
+from fedwsq.runs.privacy import ASKED, UNREPEATABLE, Counting, Spent, spent
+from fedwsq.runs.privacy import FILE as PRIVACY
 from fedwsq.runs.receipt import RECEIPT, make_receipt
 from fedwsq.runs.summary import Summary, summarize
 from fedwsq.training.local import load
@@ -83,7 +85,7 @@ class Run:
         self.folder = folder
         self.plan = plan
         self.machine = machine
-        self.warnings: list[str] = []
+        self.warnings: list[str] = [UNREPEATABLE] if plan.privacy is not None else []
         self.records: list[RoundRecord] = []
         self.digest = plan_digest(plan)
         self.backend = backend(plan, machine)
@@ -148,17 +150,18 @@ class Run:
                 raise ConfigError(
                     f"rounds is {plan.rounds}, but {folder} has run {snapshot.round} rounds already"
                 )
-            chosen = resolve_device(device or manifest.get("device", "auto"))
+            chosen = resolve_device(device or str(manifest.get("device", "auto")))
             here = locate(make_plan(plan_settings(plan), moved)) if moved else plan
             machine = Machine(chosen, default_workers(workers, plan, chosen))
             run = cls(folder, here, machine, snapshot, backend)
             run.digest = plan_digest(plan)
             require_the_same(manifest, here, run.backend)
+            require_fit(snapshot, first_snapshot(run.charter))
             write_atomically(folder / "config.toml", dump_plan(plan).encode())
             run.records, lost_rows = rewind(folder, snapshot.round)
             damage = damage and f"{damage}; going on from round {snapshot.round}"
             warnings = (damage, lost_rows, machine_changes(manifest, run.manifest()))
-            run.warnings = [warning for warning in warnings if warning]
+            run.warnings += [printable(warning) for warning in warnings if warning]
             with keeping_reason(folder):
                 yield run
 
@@ -178,6 +181,8 @@ class Run:
             watches.append(stop_at_once)
         opened = self.backend.open(self.folder / "clients")
         transport, evaluator = opened.watched(watches)
+        if self.plan.privacy is not None:
+            transport = Counting(transport, self.folder / ASKED)
         with closing(transport), open(self.folder / ROWS, "a") as rows:
             server = Server(
                 self.charter,
@@ -203,7 +208,16 @@ class Run:
         receipt = make_receipt(self.plan, self.manifest(), self.records)
         if receipt is not None:
             write_atomically(self.folder / RECEIPT, receipt.text().encode())
+        privacy = self.spent()
+        if privacy is not None:
+            write_atomically(self.folder / PRIVACY, privacy.text().encode())
         return self.summary()
+
+    def spent(self) -> Spent | None:
+        """The privacy that was spent so far; None where nothing is covered."""
+        if self.plan.privacy is None:
+            return None
+        return spent(self.plan, self.plan.privacy, self.folder)
 
     @property
     def id(self) -> str:

@@ -4,6 +4,10 @@ import sysconfig
 import traceback
 from pathlib import Path
 
+from fedwsq.core.text import printable
+
+__all__ = ["in_one_line", "printable", "whole"]
+
 MAX_TRACEBACK = 2**16  # characters, the last ones: those name the error
 PACKAGE = Path(__file__).parents[1]  # as frames name it: not resolved
 INSTALLED = ("site-packages", "dist-packages")
@@ -29,11 +33,6 @@ def whole(error: Exception) -> str:
     if len(text) <= MAX_TRACEBACK:
         return text
     return f"... (cut short)\n{text[-MAX_TRACEBACK:]}"
-
-
-def printable(text: str) -> str:
-    """Text from anywhere, for a terminal or a log: what would steer a terminal is spelled out."""
-    return "".join(c if c.isprintable() or c in "\n\t" else ascii(c)[1:-1] for c in text)
 
 
 def _is_own(frame: traceback.FrameSummary) -> bool:

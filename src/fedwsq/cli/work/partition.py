@@ -9,6 +9,7 @@ from torch import Tensor
 from fedwsq.cli.outputs import require_folder
 from fedwsq.cli.plot import blank, save, whole_numbers
 from fedwsq.cli.run import config_and_overrides
+from fedwsq.cli.trust import trusting
 from fedwsq.core.errors import ConfigError
 from fedwsq.data import Split
 from fedwsq.data.split_files import check_range, import_split, save_split
@@ -70,7 +71,8 @@ def find(args: argparse.Namespace) -> Found:
 
     config, overrides = config_and_overrides(args.words)
     # Fewer clients than a round of the config samples can be split too.
-    plan = load_plan(config, {"clients_per_round": 1, **parse_overrides(overrides)})
+    with trusting(config, overrides, args.trust):
+        plan = load_plan(config, {"clients_per_round": 1, **parse_overrides(overrides)})
     dataset, kept, _ = load_data(plan)
     labels = dataset.train.labels[kept]
     if args.imported:

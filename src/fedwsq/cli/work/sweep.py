@@ -1,6 +1,7 @@
 """`fedwsq sweep`: every combination of some settings, each in a run directory of its own."""
 
 import argparse
+import re
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -14,8 +15,10 @@ from fedwsq.cli.bar import columns, fitted, room
 from fedwsq.cli.progress import plain_console, sigterm_interrupts
 from fedwsq.cli.run import config_and_overrides
 from fedwsq.cli.start import INTERRUPTED
+from fedwsq.cli.trust import vouching
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan.grid import read_grid
+from fedwsq.plan.read import read_toml, shipped, shipped_configs
 from fedwsq.runs import Run
 from fedwsq.runs.lines import human_bytes, short
 from fedwsq.runs.sweep import Place, Sweep
@@ -24,24 +27,32 @@ LINES_A_CELL = 10  # in a file: enough to see that it moves
 
 
 def main(args: argparse.Namespace) -> int:
+    name, words = config_and_overrides(args.words)
+    settings = read_toml(name, {**shipped_configs(), **shipped("grids")}, "grid")
+    typed = [value for word in words for value in re.split("[=,]", word)]
+    with vouching(name, settings, typed, args.trust):
+        return sweep(args)
+
+
+def sweep(args: argparse.Namespace) -> int:
     cells = read_grid(args.words).cells()
     name, _ = config_and_overrides(args.words)
     out = args.out or Path("runs", f"{Path(name).stem}-sweep")
-    sweep = Sweep(cells, out, args.workers, args.device)
+    found = Sweep(cells, out, args.workers, args.device)
     console = plain_console()
     if args.list:
-        places = sweep.places()
+        places = found.places()
         console.print(overview(places, out))
         return 0
 
     # A bar that redraws itself is noise in a file.
     bar = Progress(*columns(console), console=console) if console.is_terminal else None
-    witness = Overview(console, sweep.places(), bar)
+    witness = Overview(console, found.places(), bar)
     try:
         with sigterm_interrupts(), bar or nullcontext():
-            places = sweep.go(witness, args.retry)
+            places = found.go(witness, args.retry)
     except KeyboardInterrupt:
-        done = sum(place.standing == "finished" for place in sweep.places())
+        done = sum(place.standing == "finished" for place in found.places())
         console.print(
             f"stopped; {done} of {len(cells)} cells are finished, and complete rounds are saved. "
             "Go on with the same command"
