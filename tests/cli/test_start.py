@@ -23,6 +23,7 @@ VERBS = (
     "compare",
     "table",
     "export",
+    "verify",
     "ls",
     "levels",
     "inspect",

@@ -64,6 +64,7 @@ def test_what_was_usual_is_forgotten_slowly():
 def test_a_cohort_that_did_nothing_says_nothing():
     assert after(cohort(0.0, 0.0, 3.0)).norms == {"delta": Trend()}
     assert limits(Bounds(), after(cohort(0.0))).factor("delta", 1e30, 0.0) == 1.0
+    assert limits(Bounds(), Usual(), cohort(0.0, 0.0)).factor("delta", 1e30, 0.0) == 1.0
 
 
 def test_five_cohorts_are_enough_to_go_by():

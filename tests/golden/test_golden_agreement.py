@@ -16,7 +16,7 @@ from fedwsq.federation.charter import Charter, difference
 from fedwsq.federation.owners import ModelSpec
 from fedwsq.federation.simulation import simulate
 from fedwsq.plan import PLACES, SplitData, plan_settings
-from fedwsq.wire import Link
+from fedwsq.wire import Uplink
 from harness import tiny
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
@@ -170,7 +170,7 @@ def test_whole_numbers_are_the_same_with_and_without_a_point():
     plan = tiny()
     charters = []
     for bits in (4, 4.0):
-        changed = replace(plan, uplink=Link(Danuq(), Fixed(bits)))
+        changed = replace(plan, uplink=Uplink(Danuq(), Fixed(bits)))
         charters.append(Charter(changed, PLAIN.model))
     assert charters[0].settings == charters[1].settings
     assert charters[0].digest == charters[1].digest

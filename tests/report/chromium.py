@@ -1,5 +1,12 @@
-"""A real Chromium without a window, and what it says of a page."""
+"""A real Chromium without a window, and what it says of a page.
 
+    python tests/report/chromium.py PAGE PICTURE [--width 1280] [--height 1000] [--dark]
+
+takes a picture of the top of a page, as those in `docs` were taken.
+"""
+
+import argparse
+import base64
 import json
 import shutil
 import time
@@ -133,9 +140,24 @@ def browser(traced: bool = False) -> Iterator[Browser]:
 
 def screenshot(window: Browser, path: Path, height: int) -> None:
     """The top of the page."""
-    import base64
-
     width = window.run("return innerWidth")
     clip = {"x": 0, "y": 0, "width": width, "height": height, "scale": 1}
     found = window.ask("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)
     path.write_bytes(base64.b64decode(found["data"]))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("page", type=Path)
+    parser.add_argument("picture", type=Path)
+    parser.add_argument("--width", type=int, default=1280)
+    parser.add_argument("--height", type=int, default=1000)
+    parser.add_argument("--dark", action="store_true")
+    args = parser.parse_args()
+    with browser() as shown:
+        shown.size(args.width, args.height)
+        shown.prefer("dark" if args.dark else "light")
+        shown.open(args.page.absolute().as_uri())
+        screenshot(shown, args.picture, args.height)

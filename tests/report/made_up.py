@@ -9,7 +9,7 @@ import argparse
 import json
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,12 @@ METHODS: Mapping[str, dict[str, Any]] = {
 SKILL = {"fedavg": 0.62, "fedws": 0.74, "fedwsq-4": 0.73, "fedwsq-1": 0.69, "ecq": 0.71}
 
 
-def make_runs(folder: Path, rounds: int, seeds: int) -> list[Path]:
+def make_runs(
+    folder: Path, rounds: int, seeds: int, methods: Iterable[str] = METHODS
+) -> list[Path]:
     """A run of each method and seed."""
     found = []
-    for name in METHODS:
+    for name in methods:
         for seed in range(seeds):
             run = folder / f"{name}-{seed}"
             make_run(run, name, rounds, seed)

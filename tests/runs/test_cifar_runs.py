@@ -8,7 +8,9 @@ import pytest
 
 from fedwsq.core.errors import DataError
 from fedwsq.data import DATASETS
+from fedwsq.plan.grid import read_grid
 from fedwsq.runs import Run, Summary, load_snapshot, run
+from fedwsq.runs.sweep import Sweep
 from harness import gone, rows, start, timeless, wait_until
 
 REDUCED = {"rounds": 3, "training.epochs": 1, "training.batches_per_epoch": 4}
@@ -57,3 +59,40 @@ def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(seria
     with Run.resume(folder, workers=2) as opened:
         assert opened.go().weights == serial[0].weights
     assert [timeless(row) for row in rows(folder)] == serial[1]
+
+
+class Interrupting:
+    """A witness of a sweep that presses Ctrl-C after so many rounds."""
+
+    def __init__(self, rounds: int) -> None:
+        self.left = rounds
+
+    def on_begin(self, place, run) -> None:
+        pass
+
+    def on_client(self, finished: int, asked: int) -> None:
+        pass
+
+    def on_round(self, record) -> None:
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+    def on_end(self, place, error: str) -> None:
+        assert not error
+
+
+@pytest.mark.slow
+def test_a_cell_of_a_sweep_that_was_stopped_twice_has_the_weights_of_the_run_alone(
+    serial, tmp_path
+):
+    words = [f"{key}={value}" for key, value in REDUCED.items()]
+    cells = read_grid(["cifar10-resnet8", *words, "seed=1,0"]).cells()
+    sweep = Sweep(cells, tmp_path, workers=2)
+    for rounds in (2, 2):
+        with pytest.raises(KeyboardInterrupt):
+            sweep.go(Interrupting(rounds))
+    ended = sweep.go(Interrupting(0))
+    assert [place.standing for place in ended] == ["finished", "finished"]
+    assert [timeless(row) for row in rows(tmp_path / "seed-0")] == serial[1]
+    assert rows(tmp_path / "seed-0")[-1]["weights"] == serial[0].weights

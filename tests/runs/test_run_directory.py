@@ -224,9 +224,9 @@ def test_a_run_that_appears_while_ours_is_being_built_is_not_overwritten(
     """
     folder = tmp_path / "run"
 
-    def slow_build(plan):
+    def slow_build(plan, *rest):
         shutil.copytree(finished.folder, folder)
-        return simulate(plan)
+        return simulate(plan, *rest)
 
     monkeypatch.setattr("fedwsq.runs.backend.simulate", slow_build)
     with pytest.raises(RunError, match="already holds a run"):

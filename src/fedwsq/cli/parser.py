@@ -21,6 +21,7 @@ from fedwsq.cli import (
     run,
     sweep,
     table,
+    verify,
 )
 from fedwsq.core.errors import FedwsqError, disk_is_full
 from fedwsq.core.text import printable
@@ -37,6 +38,7 @@ VERBS = (
     figure,
     analyze,
     export,
+    verify,
     ls,
     levels,
     inspect,

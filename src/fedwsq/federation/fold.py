@@ -26,6 +26,7 @@ from fedwsq.plan import WEIGH
 from fedwsq.plan.combine import Mean
 from fedwsq.transports import Answer, Failure, Order
 from fedwsq.wire import Kind, Message, Shared, SideValues, Sums, decode
+from fedwsq.wire.digest import reply_digest
 from fedwsq.wire.message import float32_bytes, float32_reply_bytes
 
 MAX_FOREIGN = 20  # answers to nothing that was asked, by name; the others only count
@@ -79,6 +80,7 @@ class Folded:
     lengths: dict[int, int] = field(default_factory=dict)
     float32_bytes: int = 0  # the same replies with every tensor in float32
     seen: list[Seen] = field(default_factory=list)  # of the replies let in
+    digests: list[bytes] = field(default_factory=list)  # of the replies let in
     clipped: int = 0  # updates that were too long, and count for less
     unanimous: float | None = None  # share of the elements on which all who were counted agree
     more_down_bytes: int = 0  # beyond the assignments: a round that counts has several orders
@@ -93,6 +95,7 @@ class Folded:
         """Count every reply as a failure."""
         self.failures |= dict.fromkeys(self.clients, reason)
         self.replies = []
+        self.digests = []
         self.sides = {}
         self.clipped = 0
 
@@ -227,6 +230,7 @@ class Fold:
         self._count(message, seen, most)
         folded.seen.append(seen)
         folded.float32_bytes += float32_bytes(message, self.charter.schema)
+        folded.digests.append(reply_digest(message))
         self._keep_sides(message)
         message.packets.clear()  # it is our own, and has done its work
         folded.replies.append(message)

@@ -16,6 +16,7 @@ from fedwsq.evaluation import Scores, worst_decile
 from fedwsq.federation.clock import Times
 from fedwsq.federation.fold import Assignment, Folded
 from fedwsq.wire import Line, Shared, SideValues
+from fedwsq.wire.digest import round_digest
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,8 @@ class RoundRecord:
     channels: dict[str, list[float]] = field(default_factory=dict)  # bytes/s up, down, s, s/step
     seed: int = 0
     config: str = ""  # digest of the plan
+    packets: str = ""  # digest of the replies that were let in; "" when there was none
+    weights: str = ""  # digest of the model after the round
 
     @property
     def accuracy(self) -> float | None:
@@ -159,6 +162,7 @@ class Round(NamedTuple):
     verdict: Verdict
     times: Times | None
     shared: Shared  # before the round
+    weights: str  # digest of the model after it
     seconds: float
 
 
@@ -224,6 +228,8 @@ def record(done: Round, uplink: Line) -> RoundRecord:
             if channel is not None
         },
         seed=done.seed,
+        packets=round_digest(folded.digests),
+        weights=done.weights,
     )
 
 

@@ -17,6 +17,7 @@ from fedwsq.codecs.base import MAX_MAGNITUDE, flat_values, largest_magnitude
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
+from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Channel, Cohort, Key, Params, State
 from fedwsq.evaluation import moving_average
 from fedwsq.federation.asking import Asking
@@ -121,6 +122,7 @@ class Server:
             verdict,
             slowest(assignments, folded),
             before.shared,
+            fingerprint(self.params),
             seconds=time.perf_counter() - began,
         )
         return record(done, self.charter.uplink)

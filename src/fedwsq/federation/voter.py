@@ -141,7 +141,9 @@ class Voter:
 
     @property
     def _pending(self) -> ClientStore:
-        return ClientStore(self.folder / "pending")
+        folder = self.folder / "pending"
+        folder.mkdir(parents=True, exist_ok=True)
+        return ClientStore(folder)
 
 
 def open_voter(charter: Charter, folder: Path, keyring: Keyring | None) -> Voter:

@@ -1,7 +1,7 @@
 """Runs side by side: accuracy and bytes over seeds, and what must not be compared."""
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -67,17 +67,26 @@ def compare(runs: Iterable[Reading], target: str = "", rounds: int = 0) -> Compa
     `target` is an accuracy or the label of a group; by default the group that came to least.
     """
     found = list(runs)
-    taken = [run for each in found if (run := _as_of(each, rounds)) is not None]
+    taken = []
+    for run in found:
+        compared = _as_of(run, rounds)
+        if compared is not None:
+            taken.append(compared)
+    left_out = _left_out(found, taken)
     groups = group_runs(taken)
     if not groups:
-        raise ConfigError(
-            f"none of {len(found)} runs can be compared: {'; '.join(_left_out(found, taken))}"
-        )
+        raise ConfigError(f"none of {len(found)} runs can be compared: {'; '.join(left_out)}")
+
     goal = _target(groups, target)
-    lines = sorted((_line(group, goal) for group in groups), key=_by_accuracy, reverse=True)
-    best = lines[0]
-    lines = [best, *(replace(line, behind=_behind(line, best)) for line in lines[1:])]
-    return Comparison(tuple(lines), goal, tuple(flags(groups)), tuple(_left_out(found, taken)))
+    best, *others = sorted(
+        [_line(group, goal) for group in groups],
+        key=_by_accuracy,
+        reverse=True,
+    )
+    lines = [best]
+    for line in others:
+        lines.append(replace(line, behind=_behind(line, best)))
+    return Comparison(tuple(lines), goal, tuple(flags(groups)), tuple(left_out))
 
 
 def smoothed(run: Reading) -> float | None:
@@ -86,9 +95,21 @@ def smoothed(run: Reading) -> float | None:
     return values[-1] if values else None
 
 
+def accuracies(run: Reading) -> list[float]:
+    """Of all evaluations, in order."""
+    return [row.accuracy for row in run.rows if row.accuracy is not None]
+
+
 def plateau(run: Reading) -> float | None:
-    values = [row.accuracy for row in run.rows if row.accuracy is not None]
+    """What a run came to: the mean of its last evaluations."""
+    values = accuracies(run)
     return statistics.fmean(values[-PLATEAU:]) if values else None
+
+
+def _came_to(group: Group) -> float:
+    levels = map(plateau, group.runs)
+    known = [level for level in levels if level is not None]
+    return statistics.fmean(known) if known else 0.0
 
 
 def bytes_to(run: Reading, accuracy: float) -> int | None:
@@ -112,18 +133,40 @@ def total_bytes(row: RoundRecord) -> int:
 def flags(groups: Sequence[Group]) -> list[str]:
     """What makes a comparison doubtful, in words."""
     runs = [run for group in groups for run in group.runs]
+    return [
+        *_other_origins(runs),
+        *_other_settings(groups),
+        *_other_data(groups),
+        *_lost_rows(runs),
+    ]
+
+
+def _other_origins(runs: Sequence[Reading]) -> list[str]:
+    """Runs that were made in another way, or elsewhere."""
     said = []
     for fact in ("precision", "commit", "fedwsq", "torch", "cpu", "device"):
-        said += _differ(fact, {run.name: str(getattr(run.facts, fact)) for run in runs})
+        where = {run.name: str(getattr(run.facts, fact)) for run in runs}
+        said += _differ(fact, where)
     dirty = [run.name for run in runs if run.facts.commit.endswith("-dirty")]
     if dirty:
         said.append(f"made from a checkout with changes that no commit has: {_some(dirty)}")
-    said += _differ("the set of seeds", {group.label: _listed(group.seeds) for group in groups})
-    said += _differ("the number of rounds", {run.name: str(len(run.rows)) for run in runs})
+    rounds = {run.name: str(len(run.rows)) for run in runs}
+    return [*said, *_differ("the number of rounds", rounds)]
+
+
+def _other_settings(groups: Sequence[Group]) -> list[str]:
+    """Groups that have other seeds, or settings of what is learned rather than how."""
+    seeds = {group.label: ", ".join(map(str, group.seeds)) for group in groups}
+    said = _differ("the set of seeds", seeds)
     for key in differing([group.settings for group in groups]):
         if key.startswith(("data.", "metric.")):
-            said += _differ(key, {group.label: str(group.settings.get(key)) for group in groups})
-    said += _other_data(groups)
+            values = {group.label: str(group.settings.get(key)) for group in groups}
+            said += _differ(key, values)
+    return said
+
+
+def _lost_rows(runs: Sequence[Reading]) -> list[str]:
+    said = []
     for run in runs:
         lost = run.damaged_rows + run.missing_rows
         if lost:
@@ -157,10 +200,6 @@ def _some(names: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
-def _listed(seeds: Iterable[int]) -> str:
-    return ", ".join(map(str, seeds))
-
-
 def _as_of(run: Reading, rounds: int) -> Reading | None:
     """The run as it is compared; None if it has not got that far."""
     if not rounds:
@@ -186,12 +225,12 @@ def _left_out(found: Sequence[Reading], taken: Sequence[Reading]) -> list[str]:
 
 def _target(groups: Sequence[Group], wanted: str) -> Target:
     """What `--target` means: an accuracy, a group, or nothing said."""
-    levels = {group.label: _mean(plateau(run) for run in group.runs) for group in groups}
     by_label = {group.label: group for group in groups}
+    group = by_label.get(wanted)
     if not wanted:
-        wanted = min(levels, key=lambda label: levels[label])
-    if wanted in by_label:
-        return Target(levels[wanted], by_label[wanted])
+        group = min(groups, key=_came_to)
+    if group is not None:
+        return Target(_came_to(group), group)
     try:
         return Target(float(wanted))
     except ValueError:
@@ -202,33 +241,50 @@ def _target(groups: Sequence[Group], wanted: str) -> Target:
 
 
 def _line(group: Group, target: Target) -> Line:
-    runs = group.runs
-    scored = [[row.accuracy for row in run.rows if row.accuracy is not None] for run in runs]
-    scored = [values for values in scored if values]
-    costs = [bytes_to(run, target.accuracy) for run in runs]
-    there = [cost for cost in costs if cost is not None]
-    reached = Reached(estimate(there), len(there), len(runs))
-    fewer = None
-    # Of some seeds only, it would be the lucky ones' factor.
-    if target.group is not None and reached.bytes is not None and reached.runs == reached.of:
-        whole = statistics.fmean(map(_sent, target.group.runs))
-        fewer = whole / max(1.0, reached.bytes.mean)
+    last = []
+    best = []
+    for run in group.runs:
+        values = accuracies(run)
+        if values:
+            last.append(values[-1])
+            best.append(max(values))
+    reached = _reached(group, target)
     return Line(
         group,
-        last=estimate([values[-1] for values in scored]),
+        last=estimate(last),
         smoothed=estimate(_smoothed(group)),
-        best=estimate([max(values) for values in scored]),
+        best=estimate(best),
         behind=None,
-        uplink_bytes=_mean(sum(row.uplink_bytes for row in run.rows) for run in runs),
-        downlink_bytes=_mean(sum(row.downlink_bytes for row in run.rows) for run in runs),
+        uplink_bytes=_mean_total(group, lambda row: row.uplink_bytes),
+        downlink_bytes=_mean_total(group, lambda row: row.downlink_bytes),
         reached=reached,
-        times_fewer=fewer,
-        seconds=_mean(sum(row.seconds for row in run.rows) for run in runs),
+        times_fewer=_times_fewer(reached, target),
+        seconds=_mean_total(group, lambda row: row.seconds),
     )
 
 
+def _reached(group: Group, target: Target) -> Reached:
+    costs = [bytes_to(run, target.accuracy) for run in group.runs]
+    known = [cost for cost in costs if cost is not None]
+    return Reached(estimate(known), len(known), len(costs))
+
+
+def _times_fewer(reached: Reached, target: Target) -> float | None:
+    # Of some seeds only, it would be the lucky ones' factor.
+    if reached.bytes is None or reached.runs < reached.of or target.group is None:
+        return None
+    whole = _mean_total(target.group, total_bytes)
+    return whole / max(1.0, reached.bytes.mean)
+
+
+def _mean_total(group: Group, quantity: Callable[[RoundRecord], float]) -> float:
+    """Added up over a run's rounds; the mean over its seeds."""
+    return statistics.fmean(sum(map(quantity, run.rows)) for run in group.runs)
+
+
 def _smoothed(group: Group) -> list[float]:
-    return [value for run in group.runs if (value := smoothed(run)) is not None]
+    values = map(smoothed, group.runs)
+    return [value for value in values if value is not None]
 
 
 def _behind(line: Line, best: Line) -> Estimate | None:
@@ -237,12 +293,3 @@ def _behind(line: Line, best: Line) -> Estimate | None:
 
 def _by_accuracy(line: Line) -> float:
     return line.smoothed.mean if line.smoothed else float("-inf")
-
-
-def _sent(run: Reading) -> int:
-    return sum(map(total_bytes, run.rows))
-
-
-def _mean(values: Iterable[float | None]) -> float:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else 0.0

@@ -88,6 +88,7 @@ class Signature(NamedTuple):
     standardize: str
     codec: str
     by_error: bool
+    secure: bool
 
 
 def signature(settings: Settings) -> Signature:
@@ -97,6 +98,7 @@ def signature(settings: Settings) -> Signature:
         str(settings.get("model.standardize.name", "none")),
         str(settings.get("uplink.codec.name", FLOAT32)),
         settings.get("aggregation") == "error",
+        settings.get("uplink.secure") is True,
     )
 
 

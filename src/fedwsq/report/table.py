@@ -62,23 +62,9 @@ class Filled:
     def notes(self) -> list[str]:
         """How what was run differs from what was published."""
         every = [cell for row in self.cells for cell in row]
-        results = [cell.result for cell in every if cell.result]
-        said = [f"{len(results)} of {len(every)} cells were run"]
-        values: dict[str, dict[str, None]] = {}
-        for result in results:
-            for key, (here, published) in result.unlike.items():
-                values.setdefault(key, {})[f"{here} ({published})"] = None
-        if values:
-            said.append("settings other than the published ones (in parentheses):")
-            said += [f"  {key}: {', '.join(found)}" for key, found in values.items()]
-        for cell in every:
-            if cell.result and cell.result.others:
-                name = " ".join((*cell.row.label, *cell.column.label))
-                said.append(
-                    f"{name}: {cell.result.others + 1} groups of runs fit; "
-                    f"shown is the longest, {cell.result.group.label}"
-                )
-        return [*said, *self.left_out]
+        run = [cell for cell in every if cell.result is not None]
+        said = [f"{len(run)} of {len(every)} cells were run"]
+        return [*said, *_unlike_settings(run), *_doubtful(run), *self.left_out]
 
     def text(self, form: Format) -> str:
         """The table itself, or with `csv` a line for each cell."""
@@ -87,6 +73,33 @@ class Filled:
         head = [*self.table.head, *(" ".join(column.label) for column in self.table.columns)]
         rows = [[*row[0].row.label, *(cell.text for cell in row)] for row in self.cells]
         return laid_out(head, rows, form)
+
+
+def _unlike_settings(cells: Sequence[Cell]) -> list[str]:
+    """Which settings are not the published ones, with all their values."""
+    values: dict[str, dict[str, None]] = {}  # without repetitions, in order
+    for cell in cells:
+        unlike = cell.result.unlike if cell.result else {}
+        for key, (here, published) in unlike.items():
+            values.setdefault(key, {})[f"{here} ({published})"] = None
+    if not values:
+        return []
+    said = [f"  {key}: {', '.join(found)}" for key, found in values.items()]
+    return ["settings other than the published ones (in parentheses):", *said]
+
+
+def _doubtful(cells: Sequence[Cell]) -> list[str]:
+    """Cells that more than one group of runs would fit into."""
+    said = []
+    for cell in cells:
+        if cell.result is None or not cell.result.others:
+            continue
+        name = " ".join((*cell.row.label, *cell.column.label))
+        said.append(
+            f"{name}: {cell.result.others + 1} groups of runs fit; "
+            f"shown is the longest, {cell.result.group.label}"
+        )
+    return said
 
 
 def fill(table: Table, runs: Iterable[Reading]) -> Filled:
@@ -135,8 +148,8 @@ def _result(groups: Sequence[Group], published: Settings) -> Result | None:
     """Of several groups the longest, then the one with the most seeds."""
     best: Result | None = None
     for group in sorted(groups, key=lambda each: (each.runs[0].rounds, len(each.runs))):
-        values = [value for run in group.runs if (value := smoothed(run)) is not None]
-        accuracy = estimate([100 * value for value in values])
+        values = map(smoothed, group.runs)
+        accuracy = estimate([100 * value for value in values if value is not None])
         if accuracy is not None:
             best = Result(group, accuracy, len(groups) - 1, _unlike(group, published))
     return best
@@ -157,11 +170,12 @@ def _cell_by_cell(filled: Filled) -> str:
     rows: list[Row] = []
     for line in filled.cells:
         for cell in line:
-            found = cell.result.accuracy if cell.result else None
-            figures = [found and found.mean, found and found.half, found and found.count]
-            gap = None if found is None else found.mean - cell.published
-            numbers = [cell.published, *figures, gap]
+            numbers: list[float | None] = [None] * 4
+            if cell.result is not None:
+                found = cell.result.accuracy
+                numbers = [found.mean, found.half, found.count, found.mean - cell.published]
             texts = ["" if value is None else str(value) for value in numbers]
-            rows.append([*cell.row.label, " ".join(cell.column.label), *texts])
+            name = " ".join(cell.column.label)
+            rows.append([*cell.row.label, name, str(cell.published), *texts])
     head = [*table.head, "column", "published", "mean", "half", "seeds", "difference"]
     return laid_out(head, rows, "csv")

@@ -53,7 +53,7 @@ def load_snapshot(folder: Path) -> tuple[Snapshot, str]:
     problems: list[str] = []
     for name in (LAST, PREVIOUS):
         try:
-            found = _load(folder / name)
+            found = read_checkpoint(folder / name)
             if name == PREVIOUS and (folder / LAST).exists():
                 os.replace(
                     folder / LAST, folder / DAMAGED
@@ -68,7 +68,8 @@ def load_snapshot(folder: Path) -> tuple[Snapshot, str]:
     )
 
 
-def _load(path: Path) -> Snapshot:
+def read_checkpoint(path: Path) -> Snapshot:
+    """The snapshot in one file; `RunError` if it is damaged."""
     try:
         with safetensors.safe_open(path, "pt") as file:
             plain = json.loads((file.metadata() or {})["fedwsq"])

@@ -57,6 +57,7 @@ from fedwsq.runs.manifest import (
 )
 from fedwsq.runs.privacy import ASKED, UNREPEATABLE, Counting, Spent, spent
 from fedwsq.runs.privacy import FILE as PRIVACY
+from fedwsq.runs.receipt import RECEIPT, make_receipt
 from fedwsq.runs.summary import Summary, summarize
 from fedwsq.training.local import load
 from fedwsq.training.precision import resolve_precision
@@ -204,6 +205,9 @@ class Run:
         self._require_replies(whole=True)
         self._export("model.safetensors", self._committed)
         write_atomically(self.folder / "summary.json", self.summary().text().encode())
+        receipt = make_receipt(self.plan, self.manifest(), self.records)
+        if receipt is not None:
+            write_atomically(self.folder / RECEIPT, receipt.text().encode())
         privacy = self.spent()
         if privacy is not None:
             write_atomically(self.folder / PRIVACY, privacy.text().encode())

@@ -6,6 +6,7 @@ from pathlib import Path
 from fedwsq.cli.outputs import require_folder
 from fedwsq.core.files import write_atomically
 from fedwsq.report.page import Followed, Server, render
+from fedwsq.report.page.words import count
 from fedwsq.runs.lines import human_bytes
 from fedwsq.runs.reading import read_runs
 
@@ -27,14 +28,14 @@ def write(runs: list[Path], out: Path) -> None:
     data = render(readings).encode()
     write_atomically(out, data)
     damaged = sum(run.damaged_rows for run in readings)
-    lost = f"; {damaged} damaged rows left out" if damaged else ""
-    print(f"{out}: {len(readings)} runs, {human_bytes(len(data))}{lost}")
+    lost = f"; {count(damaged, 'damaged row')} left out" if damaged else ""
+    print(f"{out}: {count(len(readings), 'run')}, {human_bytes(len(data))}{lost}")
 
 
 def serve(runs: list[Path], port: int) -> None:
     followed = Followed(runs)
-    followed.page()  # what cannot be shown is said here, and the browser need not wait
     with Server(followed, port) as server:
+        followed.page()  # what cannot be shown is said here, and the browser need not wait
         print(f"{server.address} follows these runs; Ctrl-C ends it", flush=True)
         try:
             server.serve_forever()

@@ -1,6 +1,7 @@
 """Interactive charts, drawn by Bokeh: what it takes to draw them later, in a browser."""
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ POINTS = 40_000  # on one chart; more are not drawn faster than 200 ms
 LEAST_POINTS = 60  # of a line, on charts with very many of them
 MOST_POINTS = 400
 BAND_ALPHA = 0.16
+NARROW = 30  # from the first byte to the last
+MANTISSAS = (1, 1.5, 2, 3, 4, 5, 7)
 
 
 class Axis(NamedTuple):
@@ -65,6 +68,9 @@ def chart_json(lines: Sequence[Line], x: Axis, y: Axis, height: int) -> str:
     figure = _blank(library, x, y, height)
     # Bands first: lines lie over them.
     drawn = [(line, _source(library, line, x, y, points_each(lines))) for line in lines]
+    if x.logarithmic:
+        ends = [value for _, source in drawn for value in source.data["x"][[0, -1]]]
+        _mark_narrow(library, figure, min(ends), max(ends))
     for line, source in drawn:
         _band(figure, line, y, source)
     for line, source in drawn:
@@ -101,6 +107,15 @@ def _blank(library: Any, x: Axis, y: Axis, height: int) -> Any:
         figure.xaxis.minor_tick_out = 4
     figure.xgrid.visible = False
     return figure
+
+
+def _mark_narrow(library: Any, figure: Any, low: float, high: float) -> None:
+    """Marks for a logarithmic axis of little more than a decade, where Bokeh sets too few."""
+    if low <= 0 or high / low > NARROW:
+        return
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    marks = [mantissa * 10.0**decade for decade in decades for mantissa in MANTISSAS]
+    figure.xaxis.ticker = library.models.FixedTicker(ticks=marks)
 
 
 def _source(library: Any, line: Line, x: Axis, y: Axis, most: int) -> Any:

@@ -20,6 +20,7 @@ from fedwsq.report.page.tables import (
     Entry,
     Summary,
     added,
+    at_end,
     by_class,
     differences,
     reasons,
@@ -98,7 +99,7 @@ def contents(readings: Sequence[Reading]) -> Page:
         summary=side_by_side(groups, metric),
         panels=panels,
         absent=_listed([title.lower() for title in absent]),
-        classes=by_class(entries, groups, ()),
+        classes=by_class(entries, groups),
         failures=reasons(groups),
         differences=differences(groups),
         shared=shared(groups),
@@ -113,6 +114,9 @@ def contents(readings: Sequence[Reading]) -> Page:
 
 def _entry(number: int, group: Group) -> Entry:
     seeds = f"seed {group.seeds[0]}" if len(group.runs) == 1 else f"{len(group.runs)} seeds"
+    going = sum(run.state != "finished" for run in group.runs)
+    if going:
+        seeds += f", {going} not at its end" if len(group.runs) > 1 else ", not at its end"
     return Entry(number, text(group.label), seeds, look(number))
 
 
@@ -184,7 +188,8 @@ def _problems(run: Reading) -> list[str]:
 
 
 def _facts(groups: Sequence[Group], metric: str) -> list[Fact]:
-    """The best score, and who got there with the fewest bytes."""
+    """The best score, and who got there with the fewest bytes; of runs that are at their end."""
+    groups = [group for group in groups if at_end(group)]
     facts = []
     scored = _means(groups, smoothed)
     if scored:

@@ -127,17 +127,19 @@ def side_by_side(groups: Sequence[Group], metric: str) -> Summary:
     chosen = []
     found = []
     for measure in measures(metric, target):
-        values = [_known(measure, group) for group in groups]
-        if any(values):
+        if any(_known(measure, group) for group in groups):
             chosen.append(measure)
-            found.append(_column(measure, values))
+            found.append(_column(measure, groups))
     rows = [list(cells) for cells in zip(*found, strict=True)]
     caption = (
         f"Means over seeds, and the lowest and highest of them. {metric.capitalize()} of the last "
         "round, of its moving average, and of the best round; bytes up, down and in all"
     )
-    if target is not None:
-        caption += f", and in all until the average stayed at {score(target, metric)} or above"
+    if target is not None and any(measure.title.startswith("to ") for measure in chosen):
+        caption += (
+            f", and in all until the average stayed at {score(target, metric)}, which is what the "
+            "group came to that came to least"
+        )
     caption += "."
     return Summary(caption, ["", *(measure.title for measure in chosen)], rows)
 
@@ -147,21 +149,33 @@ def _known(measure: Measure, group: Group) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _column(measure: Measure, values: Sequence[Sequence[float]]) -> list[Cell]:
-    means = [fmean(each) for each in values if each]
-    best = measure.best(means) if measure.best and len(means) > 1 else None
+def _column(measure: Measure, groups: Sequence[Group]) -> list[Cell]:
+    """A cell a group; only groups whose runs are all at their end can be the best."""
+    values = [_known(measure, group) for group in groups]
+    means = [fmean(each) if each else None for each in values]
+    ended = [
+        mean
+        for mean, each, group in zip(means, values, groups, strict=True)
+        if mean is not None and len(each) == len(group.runs) and at_end(group)
+    ]
+    best = measure.best(ended) if measure.best and len(ended) > 1 else None
     cells = []
-    for each in values:
-        if not each:
+    for mean, each, group in zip(means, values, groups, strict=True):
+        if mean is None:
             cells.append(Cell(NOTHING))
-        else:
-            cells.append(measure.show(each)._replace(best=fmean(each) == best))
+            continue
+        cell = measure.show(each)._replace(best=mean == best)
+        if len(each) < len(group.runs):
+            cell = cell._replace(more=f"{len(each)} of {len(group.runs)} seeds")
+        cells.append(cell)
     return cells
 
 
-def by_class(
-    entries: Sequence[Entry], groups: Sequence[Group], names: Sequence[str]
-) -> Classes | None:
+def at_end(group: Group) -> bool:
+    return all(run.state == "finished" for run in group.runs)
+
+
+def by_class(entries: Sequence[Entry], groups: Sequence[Group]) -> Classes | None:
     """The last scored round of each run, where classes are few enough for a column each."""
     rows = []
     for entry, group in zip(entries, groups, strict=True):
@@ -173,7 +187,7 @@ def by_class(
     if len(widths) != 1 or max(widths) > MOST_CLASSES:
         return None
     (width,) = widths
-    head = list(names) if len(names) == width else [str(number) for number in range(width)]
+    head = [str(number) for number in range(width)]
     caption = "Accuracy on each class after the last scored round, in percent, mean over seeds."
     return Classes(caption, head, rows)
 

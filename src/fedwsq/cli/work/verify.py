@@ -1,0 +1,47 @@
+"""`fedwsq verify`: run a receipt again, and compare."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+from rich.progress import Progress
+
+from fedwsq.cli.bar import columns
+from fedwsq.cli.progress import plain_console, sigterm_interrupts
+from fedwsq.federation.record import RoundRecord
+from fedwsq.plan import parse_overrides
+from fedwsq.runs.receipt import read_receipt
+from fedwsq.runs.verify import Differs, Verification
+from fedwsq.transports.blame import printable
+
+
+def main(args: argparse.Namespace) -> int:
+    receipt = read_receipt(args.receipt)
+    places = parse_overrides(args.words)
+    verification = Verification(receipt, places, args.rounds, args.workers, args.device)
+    console = plain_console()
+    with (
+        sigterm_interrupts(),
+        tempfile.TemporaryDirectory(prefix="fedwsq-verify-") as folder,
+        Progress(*columns(console), console=console, disable=not console.is_terminal) as bar,
+    ):
+        try:
+            with verification.opened(Path(folder, "run"), args.checkpoint) as run:
+                for warning in verification.warnings(run):
+                    console.print(printable(f"warning: {warning}"), style="yellow")
+                task = bar.add_task("repeating", total=run.plan.rounds)
+
+                def show(record: RoundRecord) -> None:
+                    text = f"round {record.round} is the same"
+                    bar.update(task, completed=record.round, description=text)
+
+                verification.repeat(run, show)
+        except Differs as error:
+            console.print(printable(f"{args.receipt}: {error}"))
+            return 1
+    repeated = run.records
+    console.print(
+        f"{args.receipt}: rounds {repeated[0].round} to {repeated[-1].round} give the same packets "
+        f"and weights, {repeated[-1].weights}"
+    )
+    return 0

@@ -1,0 +1,114 @@
+"""Running a receipt again: the same packets and weights, round by round, or where they part."""
+
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedwsq.core.errors import ConfigError, RunError
+from fedwsq.core.tree import fingerprint
+from fedwsq.federation.record import RoundRecord
+from fedwsq.plan import PLACES, Plan, make_plan
+from fedwsq.runs.checkpoint import LAST, read_checkpoint
+from fedwsq.runs.receipt import FILES, Receipt, environment_changes
+from fedwsq.runs.run import Listener, Run
+
+
+class Differs(RunError):
+    """A repetition that is not one."""
+
+
+class _Enough(Exception):
+    """Everything that was asked for is compared."""
+
+
+@dataclass(frozen=True)
+class Verification:
+    """How to repeat the run of a receipt. `places` say where its files lie here."""
+
+    receipt: Receipt
+    places: Mapping[str, Any]
+    rounds: int = 0  # only the first so many; 0: all
+    workers: int = 0
+    device: str = "auto"
+
+    def plan(self) -> Plan:
+        for key in self.places:
+            if key not in PLACES:
+                raise ConfigError(
+                    f"{key} cannot change, only where files lie ({', '.join(PLACES)}) can: "
+                    "a receipt is of one plan"
+                )
+        known = len(self.receipt.weights)
+        if not 0 <= self.rounds <= known:
+            raise ConfigError(f"--rounds is {self.rounds}; the receipt has {known}")
+        return make_plan(tomllib.loads(self.receipt.settings), self.places)
+
+    @contextmanager
+    def opened(self, folder: Path, checkpoint: Path | None = None) -> Iterator[Run]:
+        """The run again in an empty folder, from its first round or from a checkpoint of it."""
+        with Run.create(self.plan(), folder, self.workers, self.device) as run:
+            self._require_files(run)
+            if checkpoint is None:
+                yield run
+                return
+        start(folder, checkpoint, self.receipt)
+        with Run.resume(folder, workers=self.workers) as run:
+            yield run
+
+    def repeat(self, run: Run, listen: Listener) -> None:
+        """Go on with the run until all is compared; `Differs` at the first round that does."""
+        last = self.rounds or len(self.receipt.weights)
+
+        def check(record: RoundRecord) -> None:
+            said = self.receipt.difference(record)
+            if said is not None:
+                raise Differs(f"round {record.round} differs first: {said}")
+            listen(record)
+            # Not by fewer rounds in the plan: a schedule may depend on them.
+            if record.round == last:
+                raise _Enough
+
+        with suppress(_Enough):
+            run.go([check])
+
+    def warnings(self, run: Run) -> list[str]:
+        changed = environment_changes(self.receipt, run.manifest())
+        if not changed:
+            return []
+        return [f"weights may differ in their last bits here: {', '.join(changed)}"]
+
+    def _require_files(self, run: Run) -> None:
+        manifest = run.manifest()
+        for name in FILES:
+            if str(manifest[name]) != self.receipt.files.get(name):
+                raise Differs(
+                    f"{name} is not what the receipt is of: its digest is {manifest[name]}, the "
+                    f"receipt has {self.receipt.files.get(name)}; say where the right files lie, "
+                    "for example data.root=DIR"
+                )
+
+
+def start(folder: Path, checkpoint: Path, receipt: Receipt) -> None:
+    """Put a run that has not begun where a checkpoint of the receipt's run was."""
+    snapshot = read_checkpoint(checkpoint)
+    known = len(receipt.weights)
+    if not 1 <= snapshot.round < known:
+        raise ConfigError(
+            f"{checkpoint} is of round {snapshot.round}; the receipt has rounds 1 to {known}, and "
+            "one has to be left to repeat"
+        )
+    found = fingerprint(snapshot.server["params"])
+    if found != receipt.weights[snapshot.round - 1]:
+        raise Differs(
+            f"{checkpoint}, of round {snapshot.round}, has weights {found}, the receipt has "
+            f"{receipt.weights[snapshot.round - 1]}"
+        )
+    shutil.copyfile(checkpoint, folder / "checkpoints" / LAST)
+    # What clients remember lies beside the checkpoints of a run; some methods go on from it.
+    memory = checkpoint.absolute().parents[1] / "clients"
+    if memory.is_dir():
+        shutil.copytree(memory, folder / "clients", dirs_exist_ok=True)

@@ -1,0 +1,158 @@
+"""Receipts: runs that are repeated, and receipts that are not theirs."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from fedwsq.cli import main
+from fedwsq.core.errors import RunError
+from fedwsq.runs import Run
+from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.receipt import Receipt, read_receipt
+from harness import rows, tiny
+
+
+def verify(*words: object) -> int:
+    return main(["verify", *map(str, words), "--workers", "1"])
+
+
+@pytest.fixture
+def copy(finished, tmp_path) -> Path:
+    return Path(shutil.copytree(finished.folder, tmp_path / "copy"))
+
+
+def forged(folder: Path, **changes: object) -> Path:
+    """A receipt that says something else, and whose own digest is right."""
+    receipt = read_receipt(folder)
+    path = folder.parent / "forged.json"
+    fields = {**vars(receipt), **changes}
+    path.write_text(Receipt(**fields).text())
+    return path
+
+
+def test_a_receipt_holds_the_digests_of_every_round(finished):
+    receipt = read_receipt(finished.folder)
+    found = rows(finished.folder)
+    assert receipt.weights == [row["weights"] for row in found]
+    assert receipt.packets == [row["packets"] for row in found]
+    assert len(set(receipt.packets)) == len(set(receipt.weights)) == 3
+    assert receipt.weights[-1] == finished.summary.weights
+    text = (finished.folder / "receipt.json").read_text()
+    assert "seconds" not in text
+    assert "nonce" not in text
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddyn"])
+def test_two_equal_runs_have_equal_receipts_however_they_were_made(tmp_path, method):
+    plan = tiny(rounds=2, method=method)
+    with Run.create(plan, tmp_path / "one", workers=1) as run:
+        run.go()
+
+    def stop(record):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), Run.create(plan, tmp_path / "two", workers=1) as run:
+        run.go([stop])
+    assert not (tmp_path / "two" / "receipt.json").exists()
+    with Run.resume(tmp_path / "two", workers=2) as run:
+        run.go()
+    one, two = (tmp_path / name / "receipt.json" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+
+
+def test_a_run_is_repeated_from_its_receipt_alone(finished, tmp_path, capsys):
+    path = tmp_path / "alone.json"
+    shutil.copy(finished.folder / "receipt.json", path)
+    assert verify(path) == 0
+    out = capsys.readouterr().out
+    assert "rounds 1 to 3 give the same packets and weights" in out
+    assert finished.summary.weights in out
+
+
+def test_the_first_rounds_alone(finished, capsys):
+    assert verify(finished.folder, "--rounds", 1) == 0
+    assert "rounds 1 to 1 give the same" in capsys.readouterr().out
+    assert verify(finished.folder, "--rounds", 4) == 2
+    assert "--rounds is 4; the receipt has 3" in capsys.readouterr().err
+
+
+def test_the_round_that_differs_first_is_named(finished, copy, capsys):
+    receipt = read_receipt(finished.folder)
+    weights = [receipt.weights[0], "f" * 32, "f" * 32]
+    assert verify(forged(copy, weights=weights)) == 1
+    out = capsys.readouterr().out
+    assert f"round 2 differs first: its weights are {receipt.weights[1]}" in out
+    assert verify(forged(copy, packets=["0" * 32, *receipt.packets[1:]])) == 1
+    assert "round 1 differs first: its packets are" in capsys.readouterr().out
+
+
+def test_another_plan_gives_other_packets(finished, copy, capsys):
+    settings = read_receipt(finished.folder).settings
+    assert "lr = 0.1" in settings
+    other = settings.replace("lr = 0.1", "lr = 0.11")
+    assert verify(forged(copy, settings=other)) == 1
+    assert "round 1 differs first" in capsys.readouterr().out
+
+
+def test_other_data_is_said_before_anything_is_run(copy, capsys):
+    files = read_receipt(copy).files
+    assert verify(forged(copy, files={**files, "data": "0" * 32})) == 1
+    assert "data is not what the receipt is of" in capsys.readouterr().out
+
+
+def test_another_machine_is_a_warning(copy, capsys):
+    environment = read_receipt(copy).environment
+    path = forged(copy, environment={**environment, "cpu": "an abacus"})
+    assert verify(path, "--rounds", 1) == 0
+    assert "cpu was an abacus and is" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["fedavg", "feddyn"])
+def test_from_a_checkpoint_only_the_rounds_after_it_are_repeated(tmp_path, capsys, method):
+    folder = tmp_path / "run"
+    with Run.create(tiny(method=method), folder, workers=1) as run:
+        run.go()
+    checkpoint = folder / "checkpoints" / "previous.safetensors"
+    assert verify(folder, "--from", checkpoint) == 0
+    assert "rounds 3 to 3 give the same" in capsys.readouterr().out
+    assert load_snapshot(folder / "checkpoints")[0].round == 3  # left as it was
+    assert verify(folder, "--from", folder / "checkpoints" / "last.safetensors") == 2
+    assert "one has to be left to repeat" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_run_is_refused(finished, tmp_path, capsys):
+    with Run.create(tiny(seed=1), tmp_path / "other", workers=1) as run:
+        run.go()
+    checkpoint = tmp_path / "other" / "checkpoints" / "previous.safetensors"
+    assert verify(finished.folder, "--from", checkpoint) == 1
+    assert "of round 2, has weights" in capsys.readouterr().out
+
+
+def test_a_receipt_that_was_changed_is_refused(copy, capsys):
+    path = copy / "receipt.json"
+    found = json.loads(path.read_text())
+    found["weights"][0] = "0" * 32
+    path.write_text(json.dumps(found))
+    assert verify(copy) == 2
+    assert "its digest does not match" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": 1}', '{"weights": 3}', "[" * 10**5])
+def test_what_is_no_receipt_is_refused(tmp_path, text):
+    path = tmp_path / "receipt.json"
+    path.write_text(text)
+    with pytest.raises(RunError, match="is not a receipt"):
+        read_receipt(path)
+
+
+def test_a_run_that_is_not_finished_has_none(tmp_path, capsys):
+    assert verify(tmp_path) == 2
+    assert "a run writes one when it is finished" in capsys.readouterr().err
+    assert verify(tmp_path / "nowhere.json", "seed=3") == 2
+
+
+def test_only_places_can_be_given(finished, capsys):
+    assert verify(finished.folder, "seed=3") == 2
+    assert "seed cannot change, only where files lie" in capsys.readouterr().err
