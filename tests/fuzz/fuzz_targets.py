@@ -215,7 +215,7 @@ def first() -> object:
 
 
 def read_checkpoint(data: bytes) -> None:
-    found = checkpoint._load(written("last.safetensors", data))
+    found = checkpoint.read_checkpoint(written("last.safetensors", data))
     checkpoint.require_fit(found, first())  # type: ignore[arg-type]
 
 

@@ -66,7 +66,7 @@ def read_manifest(folder: Path) -> Manifest:
     except (OSError, ValueError, RecursionError) as error:
         raise RunError(f"{path} cannot be read: {error}") from None
     if not fits(dict[str, Value], manifest):
-        raise RunError(f"{path} is damaged: it must be a table of words and numbers")
+        raise RunError(f"{path} cannot be read: it must be a table of words and numbers")
     found = manifest.get("format")
     if found != FORMAT:
         raise RunError(
