@@ -148,7 +148,7 @@ def test_the_best_model_stays_when_later_rounds_are_worse(tmp_path):
 def test_nothing_temporary_is_left(finished):
     names = {path.name for path in finished.folder.iterdir()}
     models = {"best.safetensors", "model.safetensors"}
-    texts = {"config.toml", "manifest.json", "rounds.jsonl", "summary.json"}
+    texts = {"config.toml", "manifest.json", "receipt.json", "rounds.jsonl", "summary.json"}
     assert names == models | texts | {".lock", "checkpoints", "messages"}
     checkpoints = {path.name for path in (finished.folder / "checkpoints").iterdir()}
     assert checkpoints == {"last.safetensors", "previous.safetensors"}
