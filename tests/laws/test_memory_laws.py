@@ -128,7 +128,7 @@ def test_a_real_kill_leaves_no_trace(algorithm, settings, tmp_path):
     mortal = {"rounds": ROUNDS, "model.name": "laws_world:mortal_net"}
     plan = tiny_plan(algorithm, **mortal, **settings)
     (tmp_path / "plan.toml").write_text(dump_plan(plan))
-    words = ["run", "plan.toml", "--out", "killed", "--workers", "1"]
+    words = ["run", "plan.toml", "--trust", "--out", "killed", "--workers", "1"]
     command = [sys.executable, "-m", "fedwsq.cli", *words]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TEST_KILLED_IN": "18"}
     killed = subprocess.run(command, cwd=tmp_path, env=env, stdout=subprocess.DEVNULL)

@@ -1,5 +1,6 @@
 """Disks that really fill up, become read-only or go away under a run; then it goes on."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -57,7 +58,10 @@ def test_a_disk_that_takes_no_more_ends_the_run_and_no_round_is_spoilt(
     script = Path(__file__).with_name("disk_trouble.py")
     words = [str(tmp_path), sys.executable, str(script), trouble, workers]
     done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", MOUNT, "sh", *words], capture_output=True, text=True
+        ["unshare", "-rm", "sh", "-c", MOUNT, "sh", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr[-2000:]
     error, weights = done.stdout.splitlines()[-2:]

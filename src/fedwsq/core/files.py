@@ -37,16 +37,6 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
-def read_text(path: Path, most: int, errors: str = "strict") -> str:
-    """A file's text; ValueError if it is longer than `most` bytes, which no such file is."""
-    with open(path, "rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
-        raise ValueError(f"it has more than {most:,} bytes")
-    # Some editors put a byte order mark before UTF-8.
-    return data.decode("utf-8-sig", errors)
-
-
 def try_lock(file: IO[str] | IO[bytes]) -> bool:
     """Take an open file for this process, until it is closed or the process ends in any way."""
     try:

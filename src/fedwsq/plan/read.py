@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedwsq.core.errors import ConfigError, did_you_mean
-from fedwsq.core.files import read_text
+from fedwsq.core.text import read_text
 
 Settings: TypeAlias = dict[str, Any]  # tables in tables, as TOML has them
 CODE = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")

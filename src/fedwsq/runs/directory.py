@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TextIO
 
 from fedwsq.core.errors import RunError
-from fedwsq.core.files import read_text, try_lock, write_atomically
+from fedwsq.core.files import try_lock, write_atomically
+from fedwsq.core.text import read_text
 from fedwsq.federation.record import RoundRecord
 
 ROWS = "rounds.jsonl"

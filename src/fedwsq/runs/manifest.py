@@ -15,7 +15,7 @@ import torch
 
 from fedwsq.core.checked import fits
 from fedwsq.core.errors import RunError
-from fedwsq.core.files import read_text
+from fedwsq.core.text import read_text
 from fedwsq.core.version import VERSION
 from fedwsq.models import weights_digest
 from fedwsq.plan import Plan
