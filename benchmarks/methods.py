@@ -22,7 +22,7 @@ import fedwsq
 from fedwsq.data.cifar10 import cifar10
 from fedwsq.federation.simulation import simulate
 from fedwsq.plan import METHODS, load_plan
-from fedwsq.training.local import resolve_precision
+from fedwsq.training.precision import resolve_precision
 
 CPU = torch.device("cpu")
 

@@ -212,7 +212,7 @@ def rounds(count: int) -> tuple[str, list[Row]]:
     from fedwsq.federation.simulation import simulate
     from fedwsq.plan import load_plan
     from fedwsq.runs import checkpoint
-    from fedwsq.training.local import resolve_precision
+    from fedwsq.training.precision import resolve_precision
 
     torch.set_num_threads(1)
     device = torch.device("cpu")

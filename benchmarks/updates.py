@@ -21,11 +21,11 @@ from torch import Tensor
 from fedwsq.codecs import CODECS, Codec
 from fedwsq.federation.simulation import SitePool, simulate
 from fedwsq.plan import load_plan
-from fedwsq.training.local import resolve_precision
+from fedwsq.training.precision import resolve_precision
 from fedwsq.transports import Transport
 from fedwsq.wire import Kind, decode
 from fedwsq.wire.link import published
-from fedwsq.wire.message import kind_of
+from fedwsq.wire.parse import kind_of
 
 CPU = torch.device("cpu")
 Updates = list[dict[str, Tensor]]
