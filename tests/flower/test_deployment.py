@@ -146,7 +146,8 @@ def test_whoever_is_killed_comes_back_and_the_weights_are_those_of_the_replies(t
 
     found = finished()
     assert [row["round"] for row in found] == list(range(1, 7))
-    assert list(found[1]["failures"]) == ["2"]
+    # Asked again it may be back in time, or not.
+    assert list(found[1]["failures"] or found[1]["asked_again"]) == ["2"]
     assert found[2]["replied"] == 3  # back again, and it has not lost its memory
     simulation = simulate(tiny(**SPLIT, **{"uplink.error_feedback": True, "rounds": 6}))
     server = simulation.server(Replayed(simulation.serial(CPU, tmp_path / "alone"), found))
