@@ -19,6 +19,7 @@ import torch
 
 from fedwsq import Danuq, Fixed, Float32, Link, Schema
 from fedwsq.models import resnet18
+from fedwsq.wire import Line
 from script import Row, parser, rows, total
 
 SEEDS = (0, 1, 2)
@@ -58,7 +59,8 @@ def size(folder: Path) -> Row:
     with torch.device("meta"):
         schema = Schema({name: tuple(p.shape) for name, p in resnet18().named_parameters()})
     links = {32: Link(Float32()), **{bits: Link(Danuq(), Fixed(bits)) for bits in (4, 2, 1)}}
-    lengths = {bits: link.reply_bytes(bits, ("delta",), schema) for bits, link in links.items()}
+    lines = {bits: Line(link, schema) for bits, link in links.items()}
+    lengths = {bits: line.reply_bytes(bits, ("delta",)) for bits, line in lines.items()}
     return {
         "reply_bytes": lengths,
         "factor": {bits: lengths[32] / length for bits, length in lengths.items()},
