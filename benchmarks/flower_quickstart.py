@@ -1,6 +1,6 @@
 """What the two lines of fedwsq save in an app of Flower's: a real SuperLink, real SuperNodes.
 
-    python benchmarks/flower_quickstart.py [--nodes N] [--rounds N] [UP:DOWN ...]
+    python benchmarks/flower_quickstart.py [--nodes N] [--rounds N] [--write FILE] [UP:DOWN ...]
 
 UP:DOWN are bits a weight, 0 for float32; the first case is what the others are compared with.
 Traffic is what the SuperLink counts (`flwr list`), headers and evaluation included; accuracy is the
@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,6 +98,7 @@ def main() -> None:
     parser.add_argument("cases", nargs="*", default=CASES, metavar="UP:DOWN")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", type=Path)
     args = parser.parse_args()
 
     # A polite kill ends everything, too; and Ctrl-C does so in a job of the background.
@@ -106,12 +108,18 @@ def main() -> None:
         federation = Federation(Path(folder), args.nodes)
         with Children(federation.environment) as children:
             federation.start(children)
-            report(federation, args.cases, args.rounds)
+            lines = []
+            for line in report(federation, args.cases, args.rounds):
+                print(line, flush=True)
+                lines.append(line)
+    if args.write:
+        args.write.write_text("\n".join(lines) + "\n")
 
 
-def report(federation: Federation, cases: list[str], rounds: int) -> None:
-    print("| bits up | bits down | bytes up | fewer | bytes down | fewer | accuracy |")
-    print("|---:|---:|---:|---:|---:|---:|---:|")
+def report(federation: Federation, cases: list[str], rounds: int) -> Iterator[str]:
+    """A table, line by line."""
+    yield "| bits up | bits down | bytes up | fewer | bytes down | fewer | accuracy |"
+    yield "|---:|---:|---:|---:|---:|---:|---:|"
     first = None
     for case in cases:
         up, down = map(float, case.split(":"))
@@ -121,7 +129,7 @@ def report(federation: Federation, cases: list[str], rounds: int) -> None:
         fewer_down = first.down / found.down
         row = [f"{up or 32:g}", f"{down or 32:g}", f"{found.up:,}", f"{fewer_up:.1f}"]
         row += [f"{found.down:,}", f"{fewer_down:.1f}", f"{found.accuracy:.3f}"]
-        print(f"| {' | '.join(row)} |", flush=True)
+        yield f"| {' | '.join(row)} |"
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ def test_a_nodes_command(tmp_path):
         insecure=False,
         keys=None,
         memory=None,
+        port=9095,
     )
     words = node_command(args)
     assert words[0] == "flower-supernode"
@@ -75,6 +76,7 @@ def test_a_nodes_command(tmp_path):
     assert options["--superlink"] == "fl.example.org:8000"
     assert options["--root-certificates"] == "ca.crt"
     assert options["--auth-supernode-private-key"] == "key"
+    assert options["--port"] == "9095"
     client, data = shlex.split(options["--node-config"])
     assert client == "client=2"
     assert data == f"data={tmp_path / 'my data.npz'}"
@@ -91,6 +93,7 @@ def test_a_nodes_command(tmp_path):
         (["local", "data.partition=own"], "fedwsq deploy node"),
         (["local", "clients_per_round=4"], "cannot sample more clients than there are"),
         (["local", "nosuch"], "nosuch"),
+        (["local", "--tls", "--simulation"], "simulated nodes are in one process"),
     ],
 )
 def test_what_cannot_be_is_refused_and_leaves_nothing(words, reason, in_empty_folder, capsys):

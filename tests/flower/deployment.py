@@ -72,18 +72,20 @@ class Deployment:
         words = ["flower-supernode", "--superlink", f"127.0.0.1:{self.port}"]
         words += ["--port", str(free_port())]
         if self.tls:
-            key = self.folder / f"key-{name}"
-            if not key.exists():
-                write_node_key(key)
-                if register:
-                    self.flwr("supernode", "register", f"{key}.pub", "here")
-            words += ["--auth-supernode-private-key", key]
+            words += ["--auth-supernode-private-key", self._key(name, register)]
             if trusting:
                 words += ["--root-certificates", self.folder / "ca.crt"]
         else:
             words.append("--insecure")
         said = " ".join(f"{key.replace('_', '-')}={json.dumps(x)}" for key, x in config.items())
         return self._start(name, [*words, "--node-config", said])
+
+    def deploy_node(self, name, client, data, ca="ca.crt"):
+        """A registered node as `fedwsq deploy node` starts it."""
+        words = ["python", "-m", "fedwsq", "deploy", "node", "--client", client, "--data", data]
+        words += ["--superlink", f"127.0.0.1:{self.port}", "--port", free_port()]
+        words += ["--ca", self.folder / ca, "--key", self._key(name)]
+        return self._start(name, words)
 
     def flwr(self, *words):
         """A command that ends by itself: what it printed."""
@@ -153,6 +155,14 @@ class Deployment:
                 process.kill()
                 process.wait()
         wait_until(lambda: all(gone(process) for process in everybody))
+
+    def _key(self, name, register=True):
+        key = self.folder / f"key-{name}"
+        if not key.exists():
+            write_node_key(key)
+            if register:
+                self.flwr("supernode", "register", f"{key}.pub", "here")
+        return key
 
     def _start(self, name, words):
         home = self.folder / name

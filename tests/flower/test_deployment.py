@@ -13,6 +13,7 @@ from deployment import deployed, patiently
 from fedwsq.core.tree import fingerprint
 from fedwsq.data.digits import digits
 from fedwsq.federation.simulation import simulate
+from fedwsq.flower.certificates import write_certificates
 from fedwsq.plan import dump_plan
 from fedwsq.runs import Run
 from fedwsq.transports import Failure
@@ -56,12 +57,15 @@ def test_nodes_with_their_own_data_give_the_weights_of_one_process(shards, tmp_p
     other.write_text(dump_plan(tiny(**OWN, **ONE_BIT, **{"training.lr": 0.05})))
     with deployed(tmp_path, tls=True) as here:
         here.superlink()
-        for client in range(3):
-            here.supernode(f"node-{client}", client=client, data=str(shards / f"{client}.npz"))
         data = str(shards / "0.npz")
+        here.deploy_node("node-0", 0, data)
+        for client in (1, 2):
+            here.supernode(f"node-{client}", client=client, data=str(shards / f"{client}.npz"))
         here.supernode("of-another-mind", client=0, data=data, plan=str(other))
         here.supernode("stranger", register=False, client=0, data=data)
         here.supernode("doubter", trusting=False, client=0, data=data)
+        write_certificates(tmp_path / "theirs", [], 1)
+        misled = here.deploy_node("misled", 0, data, ca="theirs/ca.crt")
         number = here.run(
             method="fedwsq",
             bits=1,
@@ -81,6 +85,8 @@ def test_nodes_with_their_own_data_give_the_weights_of_one_process(shards, tmp_p
     assert "Failed to activate SuperNode" in here.log("stranger")
     assert "Attempted to register SuperNode with public key" in here.log("superlink")
     assert "SuperNode ID" not in here.log("doubter")  # which only the SuperLink could tell it
+    assert misled.wait() == 2
+    assert "is not to be trusted: its certificate fails against" in here.log("misled")
     for counted, ours in (("inbound", "uplink_bytes"), ("outbound", "downlink_bytes")):
         sent = sum(row[ours] for row in found)
         assert sent < traffic[f"{counted}-bytes"] < 2 * sent + 100_000

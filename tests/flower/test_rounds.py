@@ -6,6 +6,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedwsq
 
 import json
 import shutil
+from threading import Lock
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.types import Channel
 from fedwsq.data.digits import digits
 from fedwsq.federation.simulation import simulate
-from fedwsq.flower import roster
+from fedwsq.flower import roster, transport
 from fedwsq.flower.client import client_app
 from fedwsq.flower.server import main
 from fedwsq.flower.speed import Exchange, Speed
@@ -52,11 +53,20 @@ class Nodes(InProcess):
         self.contexts = {}
         for node, config in nodes.items():
             self.contexts[node] = Context(1, node, config, RecordDict(), run)
+        self.done = {}
+        self.lock = Lock()  # answers are waited for in threads
+
+    def push_messages(self, messages):
+        """Nodes work at once, in the server's own thread: Torch's settings are the process's."""
+        numbers = super().push_messages(messages)
+        for number in numbers:
+            (self.done[number],) = super().pull_messages([number])
+        return numbers
 
     def pull_messages(self, message_ids):
-        here = [each for each in message_ids if each in self.pushed]
-        replies = super().pull_messages(here)
-        return [each for reply in replies for each in self.weather(reply)]
+        with self.lock:
+            replies = [self.done.pop(each) for each in message_ids if each in self.done]
+            return [each for reply in replies for each in self.weather(reply)]
 
 
 def go(grid):
@@ -316,19 +326,41 @@ def test_speeds_are_told_from_waiting_and_clocks_may_differ(skew):
     """10 MB in 5 s down, 1 MB in 4 s up, on top of 2 s and 0.5 s that even short messages take."""
     first = Channel(7.0, 8.0, 9.0, 10.0)
     speed = Speed()
-    assert speed.channel(first) == first
+    assert speed.channel(first, 1100.0) == first
     speed.add(exchange(2.0, 0.5, 3000, 400, skew))
-    assert speed.channel(first) == Channel(7.0, 8.0, 1.25, 10.0)
+    assert speed.channel(first, 1100.0) == Channel(7.0, 8.0, 1.25, 10.0)
     speed.add(exchange(7.0, 4.5, 10**7, 10**6, skew, work=3.0, steps=6))
-    found = speed.channel(first)
+    found = speed.channel(first, 1100.0)
     assert found == pytest.approx(Channel(250_000.0, 2_000_000.0, 1.25, 0.5))
     # A SuperNode that slept longer before it looked is not slower.
     speed.add(exchange(9.5, 4.9, 10**7, 10**6, skew, work=3.0, steps=6))
-    assert speed.channel(first) == pytest.approx(found)
+    assert speed.channel(first, 1100.0) == pytest.approx(found)
     # For long enough, it is.
     for _ in range(5):
         speed.add(exchange(12.0, 8.5, 10**7, 10**6, skew, work=3.0, steps=6))
-    assert speed.channel(first)[:2] == pytest.approx((125_000.0, 1_000_000.0))
+    assert speed.channel(first, 1100.0)[:2] == pytest.approx((125_000.0, 1_000_000.0))
+
+
+def test_what_cannot_be_told_from_waiting_is_the_least_that_a_link_is():
+    """Bytes that seem to take no time may take what waiting varies by: 3 s there, 1.5 s back."""
+    first = Channel(7.0, 8.0, 9.0, 10.0)
+    speed = Speed()
+    speed.add(exchange(2.0, 0.5, 3000, 400))
+    speed.add(exchange(2.0, 0.5, 300_000, 150_000))
+    assert speed.channel(first, 1100.0)[:3] == pytest.approx((100_000.0, 100_000.0, 1.25))
+    speed.add(exchange(1.0, 0.3, 300_000, 150_000))
+    assert speed.channel(first, 1100.0)[:3] == pytest.approx((100_000.0, 100_000.0, 0.65))
+
+
+def test_who_was_too_slow_is_tried_again():
+    """The quickest of the last exchanges counts; ten minutes later, none of them does."""
+    first = Channel(7.0, 8.0, 9.0, 10.0)
+    speed = Speed()
+    speed.add(exchange(2.0, 0.5, 3000, 400))
+    speed.add(exchange(7.0, 4.5, 10**7, 10**6, work=3.0, steps=6))
+    speed.add(exchange(7.0, 4.5, 10**7, 10**6, work=60.0, steps=6))
+    assert speed.channel(first, 1100.0).seconds_per_step == 0.5
+    assert speed.channel(first, 1600.0 + 100.0) == Channel(7.0, 8.0, 1.25, 10.0)
 
 
 def test_bits_go_by_what_was_measured(tmp_path):
@@ -356,3 +388,45 @@ def test_bits_go_by_what_was_measured(tmp_path):
     reply = first["uplink_bytes"] / 3
     assert second["channels"]["0"][0] == pytest.approx(reply / 25, rel=0.1)
     assert second["channels"]["1"][0] > 4 * second["channels"]["0"][0]
+
+
+def test_an_answer_that_is_late_is_timed_and_its_node_left_alone_until_then(tmp_path, monkeypatch):
+    """Node 100 is late in the first round, at its work in the second and back in the third."""
+    large = {"model.name": "resnet8", "uplink.bits": 4}  # enough to be timed
+    run = config(tmp_path / "run", clients_per_round=3, **large)
+    run["overrides"] += " channels=measured"
+    trained = []
+    orders = {}
+    add = Speed.add
+
+    def note(speed, exchange):
+        add(speed, exchange)
+        trained.extend([exchange] if exchange.steps else [])
+
+    def weather(reply):
+        node = reply.metadata.src_node_id
+        number = reply.metadata.reply_to_message_id
+        if reply.metadata.message_type == "train":
+            orders.setdefault(node, {})[number] = None
+            others_are_on = max(len(orders.get(node, ())) for node in (101, 102)) > 1
+            slow = node == 100 and not others_are_on
+            waits_for_it = node != 100 and len(orders[node]) == 2 and len(trained) == 2
+            if slow or waits_for_it:
+                grid.done[number] = reply  # not yet
+                return []
+        return [reply]
+
+    monkeypatch.setattr(Speed, "add", note)
+    # The first round's deadline comes when both others have answered.
+    monkeypatch.setattr(
+        transport, "is_over", lambda end: len(trained) == 2 and not rows(tmp_path / "run")
+    )
+    grid = Nodes(run, simulated(tmp_path / "memory"), weather)
+    go(grid)
+    found = rows(tmp_path / "run")
+    assert [row["late"] for row in found] == [1, 0, 0]
+    assert [row["sampled"] for row in found] == [3, 2, 3]
+    assert "did not answer in time" in found[0]["failures"]["0"]
+    guess = tiny(channels="measured").channels.up_bytes_per_second
+    assert found[0]["channels"]["0"][0] == guess
+    assert found[2]["channels"]["0"][0] != guess

@@ -36,6 +36,7 @@ examples:
   fedwsq deploy local --nodes 3
   fedwsq deploy local --nodes 3 --tls                  encrypted, and only known nodes are let in
   fedwsq deploy local --nodes 2 --out runs/mine method=fedavg rounds=5
+  fedwsq deploy local --nodes 50 --simulation          Flower's own simulation, on Ray
 """
 NODE = """\
 Starts Flower's SuperNode for one client whose examples are on this machine, and stay there. PATH is
@@ -86,6 +87,9 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     local.add_argument("--tls", action="store_true", help="encrypt, and let only known nodes in")
     local.add_argument(
+        "--simulation", action="store_true", help="nodes of Flower's simulation, no processes"
+    )
+    local.add_argument(
         "--out", type=Path, metavar="DIR", help="where it all is (default: runs/deploy-N)"
     )
 
@@ -104,6 +108,9 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     node.add_argument("--insecure", action="store_true", help="without TLS: anybody can read along")
     node.add_argument(
         "--keys", type=Path, metavar="DIR", help="this client's keys, for uplink.secure"
+    )
+    node.add_argument(
+        "--port", type=int, metavar="N", help="of its own, on loopback, if 9094 is another node's"
     )
     node.add_argument(
         "--memory", type=Path, metavar="DIR", help="where the client keeps what it remembers"

@@ -60,6 +60,7 @@ class RoundRecord:
     unanimous: float | None = None
     sat_out: int = 0  # sampled, but granted no bits: their channel was too slow
     bits: float | None = None  # mean bits granted per coded parameter
+    client_bits: dict[str, float] = field(default_factory=dict)  # of each, where they differ
     scale_ratio: float | None = None  # median over coded tensors of mean local / shared scale
     scale_ratios: dict[str, float] = field(default_factory=dict)  # the same of each coded tensor
     quantization_error: float | None = None  # mean over clients: |decoded - update|^2 / |update|^2
@@ -174,7 +175,8 @@ def record(done: Round, uplink: Line) -> RoundRecord:
     assignments = done.assignments.values()
     losses = folded.metric("loss")
     errors = [message.error for message in folded.replies]
-    granted = [done.assignments[client].message.rates for client in folded.clients]
+    bits = {c: uplink.mean_bits(each.message.rates) for c, each in done.assignments.items()}
+    differ = len(set(bits.values())) > 1
     ratios = scale_ratios(done.shared, folded.sides)
     clients = verdict.clients
     return RoundRecord(
@@ -210,7 +212,8 @@ def record(done: Round, uplink: Line) -> RoundRecord:
         duplicates={str(client): count for client, count in sorted(folded.duplicates.items())},
         foreign=dict(folded.foreign),
         sat_out=len(done.channels) - len(assignments),
-        bits=_mean([uplink.mean_bits(rates) for rates in granted]),
+        bits=_mean([bits[client] for client in folded.clients]),
+        client_bits={str(client): each for client, each in bits.items() if differ},
         scale_ratio=statistics.median(ratios.values()) if ratios else None,
         scale_ratios=ratios,
         quantization_error=_mean(errors),

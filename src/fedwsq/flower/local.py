@@ -27,10 +27,14 @@ CERTIFICATE_DAYS = 30
 SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
     # What an app needs is installed already, and there may be no network.
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     # How often Flower looks whether there is a process to start.
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+    # Bytes of a piece. For one that is still on its way Flower looks again after 1, 2, 4, 8 s, so
+    # that the end of a long one could not be told.
+    "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE": "262144",
 }
 # The keys of a run config must be in the app before `flwr run` can set them.
 APP = """\
@@ -81,6 +85,7 @@ class Local:
     nodes: int
     tls: bool
     ports: Sequence[int]  # the SuperLink's, then each node's
+    simulation: bool = False  # nodes are Ray's, inside of the SuperLink
 
     @property
     def run_folder(self) -> Path:
@@ -104,6 +109,8 @@ class Local:
 
     def superlink(self) -> list[str]:
         words = ["flower-superlink", "--host", HERE, "--port", str(self.ports[0])]
+        if self.simulation:
+            return [*words, "--insecure", "--simulation"]
         if not self.tls:
             return [*words, "--insecure"]
         certificates = self.folder / "certs"
@@ -133,7 +140,10 @@ class Local:
 
     def run(self) -> list[str]:
         app = str(self.folder / "app")
-        return ["flwr", "run", app, CONNECTION, "--stream", "-c", str(self.folder / RUN_CONFIG)]
+        words = ["flwr", "run", app, CONNECTION, "--stream", "-c", str(self.folder / RUN_CONFIG)]
+        if self.simulation:
+            return [*words, "--federation-config", f"num-supernodes={self.nodes}"]
+        return words
 
     def data(self, node: int) -> Path:
         """The examples of one node; nobody else looks there."""

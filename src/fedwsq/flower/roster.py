@@ -6,7 +6,7 @@ is left out.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from fedwsq.core.types import Channel, Key
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.hello import Introduction, encode_hello, read_introduction
 from fedwsq.flower.envelope import read_response, write_request
+from fedwsq.flower.mailbox import POLL_SECONDS, Letter, Mailbox
 from fedwsq.flower.plain import Malformed, Request, Response
 from fedwsq.flower.settings import write_format
 from fedwsq.flower.speed import Exchange, Speed
@@ -29,7 +30,6 @@ from fedwsq.wire import Kind, kind_of
 from fedwsq.wire.channels import Measured
 from fedwsq.wire.message import EVERYONE
 
-POLL_SECONDS = 0.1
 HELLO_SECONDS = 90.0  # a node may have to import torch and read its data first
 PATIENCE_SECONDS = 600.0  # without a single client
 NO_RUN = bytes(16)  # nodes introduce themselves to a server, whatever it runs
@@ -49,7 +49,17 @@ class Sent(NamedTuple):
     node: int
     pushed: float  # seconds since 1970
     bytes: int
-    orders: Sequence[Order] = ()
+    orders: Sequence[Order] = ()  # none: a hello
+
+
+class Heard(NamedTuple):
+    """What a node answered to orders; None and a reason if that is of no use."""
+
+    number: str  # of the message that it answers
+    sent: Sent
+    response: Response | None
+    reason: str = ""
+    lost: bool = False  # asked again, it might answer
 
 
 class Roster:
@@ -62,7 +72,8 @@ class Roster:
         self.format = write_format(charter.model.format)
         self._known: dict[int, Known] = {}
         self._online: list[int] = []
-        self._asked: dict[str, Sent] = {}
+        self._sent: dict[str, Sent] = {}  # what nobody has answered yet
+        self._mail = Mailbox(grid)
         self._speeds: dict[int, Speed] = {}
         self._enough = charter.plan.clients_per_round  # before the first round
 
@@ -73,8 +84,12 @@ class Roster:
         """
         began = time.monotonic()
         self._ask([node for node in self._known if self._known[node].refused])
+        wait = 0.0
         while True:
             self.refresh()
+            for _ in self.answers(wait):
+                pass  # too late for their round
+            wait = POLL_SECONDS
             here = sorted(self._homes())
             waited = time.monotonic() - began
             if len(here) >= self._enough and not self._unknown():
@@ -87,20 +102,27 @@ class Roster:
                     f"no client was there for {PATIENCE_SECONDS:.0f} s; start nodes, and run it "
                     "again with the same folder to go on"
                 )
-            time.sleep(POLL_SECONDS)
         self._enough = 1
         return here
 
     def refresh(self) -> None:
-        """See which nodes are online, greet new ones, and hear who answered."""
+        """See which nodes are online, and greet new ones."""
         self._online = sorted(self.grid.get_node_ids())
         self._ask([node for node in self._online if node not in self._known])
-        if not self._asked:
-            return
-        for message in self.grid.pull_messages(list(self._asked)):
-            asked = self._asked.pop(message.metadata.reply_to_message_id, None)
-            if asked is not None:
-                self._meet(asked, message)
+
+    def answers(self, seconds: float) -> Iterator[Heard]:
+        """Answers to orders, timed, if some come within some seconds; whoever introduces itself is
+        taken in.
+        """
+        for letter in self._mail.take(seconds):
+            sent = self._sent.pop(letter.answers, None)
+            if sent is None:
+                continue  # it came twice, or nobody asked
+            heard = self._read(sent, letter)
+            if sent.orders:
+                yield heard
+            else:
+                self._meet(heard)
 
     def node_of(self, client: int) -> int | None:
         """The node that a client lives on, if that is there."""
@@ -124,13 +146,17 @@ class Roster:
         node = self.node_of(client)
         if not isinstance(first, Measured) or node is None:
             return None
-        return self._speeds.get(node, Speed()).channel(first(Key(0, 0, client)))
+        return self._speeds.get(node, Speed()).channel(first(Key(0, 0, client)), time.time())
 
     def _homes(self) -> dict[int, int]:
-        """Client -> the node it lives on; of two nodes that claim one, the first to come."""
+        """Client -> the node it lives on; of two nodes that claim one, the first to come.
+
+        A node takes one message at a time: what is still at an earlier round's is as good as away.
+        """
         homes: dict[int, int] = {}
+        busy = {sent.node for sent in self._sent.values() if sent.orders}
         for node, known in self._known.items():
-            if node in self._online:
+            if node in self._online and node not in busy:
                 for client in known.clients:
                     homes.setdefault(client, node)
         return homes
@@ -145,51 +171,60 @@ class Roster:
         """Nodes that have been asked and may still answer for the first time."""
         late = time.time() - HELLO_SECONDS
         return [
-            asked.node
-            for asked in self._asked.values()
-            if asked.node not in self._known and asked.pushed > late
+            sent.node
+            for sent in self._sent.values()
+            if sent.node not in self._known and sent.pushed > late
         ]
 
     def _ask(self, nodes: Sequence[int]) -> None:
-        waiting = {asked.node for asked in self._asked.values()}
+        waiting = {sent.node for sent in self._sent.values()}
         head = encode_hello(self.charter, EVERYONE, NO_RUN)
         for node in nodes:
             if node not in waiting:
                 request = Request([b""], [head], [0], self.format)
-                self._asked |= self.push(node, MessageType.QUERY, request, PATIENCE_SECONDS)
+                self.push(node, MessageType.QUERY, request, PATIENCE_SECONDS)
 
     def push(
         self, node: int, kind: str, request: Request, ttl: float, orders: Sequence[Order] = ()
-    ) -> dict[str, Sent]:
-        """Send a node a message: what was sent, by the message's id; {} if it was not taken."""
+    ) -> list[str]:
+        """Send a node a message: its id, or none if it was not taken."""
         message = Message(write_request(request), node, kind, ttl=ttl)
         numbers = [number for number in self.grid.push_messages([message]) if number]
         length = sum(map(len, request.bodies)) + sum(map(len, request.heads))
-        return {number: Sent(node, time.time(), length, orders) for number in numbers}
+        for number in numbers:
+            self._sent[number] = Sent(node, time.time(), length, orders)
+            self._mail.expect(number)
+        return numbers
 
-    def read(self, sent: Sent, message: Message) -> Response:
-        """What a node answered, timed; or `Malformed`."""
-        arrived = time.time()
-        response = read_response(message.content)
+    def _read(self, sent: Sent, letter: Letter) -> Heard:
+        """What a node answered, timed."""
+        message = letter.message
+        if message.has_error():
+            reason = message.error.reason or f"Flower's error {message.error.code}"
+            return Heard(letter.answers, sent, None, reason, lost=True)
+        try:
+            response = read_response(message.content)
+        except Malformed as error:
+            return Heard(letter.answers, sent, None, f"its node sent {error}")
         training = self.charter.plan.training
         trained = [order for order in sent.orders if kind_of(order.head) is Kind.ORDER]
         exchange = Exchange(
             sent.pushed,
             response.began,
             response.ended,
-            arrived,
+            letter.arrived,
             sent.bytes,
             sum(map(len, response.payloads)),
             sum(training.steps(order.cost) for order in trained if order.cost),
         )
         self._speeds.setdefault(sent.node, Speed()).add(exchange)
-        return response
+        return Heard(letter.answers, sent, response)
 
-    def _meet(self, asked: Sent, message: Message) -> None:
+    def _meet(self, heard: Heard) -> None:
         """Take a node in, or note why not."""
-        node = asked.node
+        node = heard.sent.node
         before = self._known.get(node, Known())
-        known = self._hear(asked, message)
+        known = self._known_by(heard)
         self._known[node] = known
         if known.refused and known.refused != before.refused:
             self.note(f"node {node} is refused: {printable(known.refused)}")
@@ -197,11 +232,11 @@ class Roster:
             names = ", ".join(map(str, known.clients))
             self.note(f"node {node} is there, with client {names}")
 
-    def _hear(self, asked: Sent, message: Message) -> Known:
-        if message.has_error():
-            return Known(refused=message.error.reason or f"error {message.error.code}")
+    def _known_by(self, heard: Heard) -> Known:
+        if heard.response is None:
+            return Known(refused=heard.reason)
         try:
-            return Known(self._introduced(self.read(asked, message)))
+            return Known(self._introduced(heard.response))
         except (Malformed, MessageError) as error:
             return Known(refused=str(error))
 

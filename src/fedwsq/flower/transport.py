@@ -7,14 +7,15 @@ at a time, and each costs it a process.
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from flwr.app import Message, MessageType
+from flwr.app import MessageType
 
-from fedwsq.flower.plain import Malformed, Request
-from fedwsq.flower.roster import POLL_SECONDS, Roster, Sent
+from fedwsq.flower.plain import Request
+from fedwsq.flower.roster import Heard, Roster
 from fedwsq.transports import Answer, Failure, Order, Reply, is_over, seconds_left
 from fedwsq.wire import Kind, kind_of
 
 PATIENCE_SECONDS = 3600.0  # for an answer, where no deadline says otherwise
+GRACE_SECONDS = 120.0  # for an answer that is too late: it says how fast its node is
 LOOK_SECONDS = 5.0  # how often new nodes are looked for while others work
 MAX_REASON = 500  # characters of what another machine says
 
@@ -24,7 +25,6 @@ class FlowerTransport:
 
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
-        self.grid = roster.grid
 
     def dispatch(
         self, body: bytes, orders: Sequence[Order], deadline: float | None = None
@@ -38,58 +38,54 @@ class FlowerTransport:
                 yield Failure(order.key, "no node is there that it lives on", lost=True)
             else:
                 by_node.setdefault(node, []).append(order)
-        waiting = self._push(body, by_node, seconds_left(end))
+        waiting = self._push(body, by_node, seconds_left(end) + GRACE_SECONDS)
         looked = time.monotonic()
         while waiting and not is_over(end):
-            for message in self.grid.pull_messages(list(waiting)):
-                # By what it answers: the error of a node that died carries another's id.
-                sent = waiting.pop(message.metadata.reply_to_message_id, None)
-                if sent is not None:
-                    yield from self._answers(sent, message)
-            if waiting:
-                time.sleep(POLL_SECONDS)
+            for heard in self.roster.answers(min(seconds_left(end), LOOK_SECONDS)):
+                if waiting.pop(heard.number, None) is not None:
+                    yield from _answers(heard)
             if time.monotonic() - looked > LOOK_SECONDS:
                 self.roster.refresh()
                 looked = time.monotonic()
-        for sent in waiting.values():
-            yield from _all(sent.orders, "its node did not answer in time", late=True)
+        for orders in waiting.values():
+            yield from _all(orders, "its node did not answer in time", late=True)
 
     def close(self) -> None:
         """Nodes stay; they are not the run's."""
 
     def _push(
         self, body: bytes, by_node: Mapping[int, Sequence[Order]], ttl: float
-    ) -> dict[str, Sent]:
+    ) -> dict[str, Sequence[Order]]:
         """Send every node its orders: what is asked, by the id of the message."""
-        waiting: dict[str, Sent] = {}
+        waiting: dict[str, Sequence[Order]] = {}
         for node, orders in by_node.items():
             bodies = list(dict.fromkeys(order.body or body for order in orders))
             on = [bodies.index(order.body or body) for order in orders]
             request = Request(bodies, [order.head for order in orders], on, self.roster.format)
             scoring = kind_of(orders[0].head) is Kind.EVALUATE
             kind = MessageType.EVALUATE if scoring else MessageType.TRAIN
-            waiting |= self.roster.push(node, kind, request, ttl, orders)
+            for number in self.roster.push(node, kind, request, ttl, orders):
+                waiting[number] = orders
         return waiting
 
-    def _answers(self, sent: Sent, message: Message) -> Iterator[Answer]:
-        """What a node's reply says of each order; whatever is wrong with it is wrong with all."""
-        if message.has_error():
-            reason = message.error.reason or f"Flower's error {message.error.code}"
-            yield from _all(sent.orders, reason, lost=True)
-            return
-        try:
-            response = self.roster.read(sent, message)
-            if len(response.payloads) != len(sent.orders):
-                raise Malformed(f"{len(response.payloads)} answers to {len(sent.orders)} orders")
-        except Malformed as error:
-            yield from _all(sent.orders, f"its node sent {error}")
-            return
-        answers = zip(sent.orders, response.payloads, response.reasons, strict=True)
-        for order, payload, reason in answers:
-            if reason:
-                yield Failure(order.key, reason[:MAX_REASON])
-            else:
-                yield Reply(order.key, payload)
+
+def _answers(heard: Heard) -> Iterator[Answer]:
+    """What a node's reply says of each order; whatever is wrong with it is wrong with all."""
+    orders = heard.sent.orders
+    response = heard.response
+    if response is None:
+        yield from _all(orders, heard.reason, lost=heard.lost)
+        return
+    if len(response.payloads) != len(orders):
+        count = len(response.payloads)
+        yield from _all(orders, f"its node sent {count} answers to {len(orders)} orders")
+        return
+    answers = zip(orders, response.payloads, response.reasons, strict=True)
+    for order, payload, reason in answers:
+        if reason:
+            yield Failure(order.key, reason[:MAX_REASON])
+        else:
+            yield Reply(order.key, payload)
 
 
 def _all(

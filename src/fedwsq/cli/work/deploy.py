@@ -8,7 +8,8 @@ from pathlib import Path
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.flower.certificates import write_certificates, write_node_key
-from fedwsq.flower.local import config_text
+from fedwsq.flower.local import SETTINGS, config_text
+from fedwsq.flower.reach import what_is_wrong
 from fedwsq.secure.session import MIN_COHORT
 
 
@@ -31,12 +32,16 @@ def keys(args: argparse.Namespace) -> int:
 def node(args: argparse.Namespace) -> int:
     """Become Flower's SuperNode."""
     words = node_command(args)
+    if why := what_is_wrong(args.superlink, args.ca):
+        print(why)
     if args.key and not args.key.exists():
         _, public = write_node_key(args.key)
         print(f"made {args.key}; whoever runs the SuperLink lets this node in with")
         print(f"  flwr supernode register {shlex.quote(str(public))}")
+    for name in sorted(SETTINGS.keys() - os.environ.keys()):
+        print(f"export {name}={SETTINGS[name]}")
     print(shlex.join(words), flush=True)
-    environment = {"FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", **os.environ}
+    environment = {**SETTINGS, **os.environ}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     os.execvpe(words[0], words, environment)
 
@@ -63,4 +68,6 @@ def node_command(args: argparse.Namespace) -> list[str]:
     words += ["--root-certificates", str(args.ca)] if args.ca else ["--insecure"]
     if args.key:
         words += ["--auth-supernode-private-key", str(args.key)]
+    if args.port:
+        words += ["--port", str(args.port)]
     return [*words, "--node-config", config_text(config)]

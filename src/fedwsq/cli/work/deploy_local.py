@@ -2,8 +2,10 @@
 
 import argparse
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib import util
 from pathlib import Path
 
 from fedwsq.cli.progress import against_float32, sigterm_interrupts
@@ -30,11 +32,15 @@ def local(args: argparse.Namespace) -> int:
     plan = split_plan(config, words, args.nodes)
     if args.out:
         require_ours(args.out)
+    if args.simulation:
+        require_simulation(args.tls)
     folder = (args.out or free_folder("deploy")).absolute()
-    here = Local(folder, args.nodes, args.tls, free_ports(1 + args.nodes))
+    here = Local(folder, args.nodes, args.tls, free_ports(1 + args.nodes), args.simulation)
     with saying(f"splitting {plan.data.load.name} over {args.nodes} nodes ..."):
-        here.prepare({"config": _place(config), "overrides": overrides_of(words, plan)})
-        write_shards(plan, [here.data(node) for node in range(args.nodes)])
+        overrides = overrides_of(words, plan, own=not args.simulation)
+        here.prepare({"config": _place(config), "overrides": overrides})
+        if not args.simulation:
+            write_shards(plan, [here.data(node) for node in range(args.nodes)])
         if plan.uplink.secure and not here.keys.exists():
             from fedwsq.secure.keys import write_keys  # an extra
 
@@ -42,7 +48,12 @@ def local(args: argparse.Namespace) -> int:
     print(f"{folder}: each node's examples, logs, and the run itself")
 
     try:
-        with sigterm_interrupts(), Children(here.environment()) as children:
+        with (
+            sigterm_interrupts(),
+            # Ray's files: in the system's folder, for their sockets' names must be short.
+            tempfile.TemporaryDirectory(prefix="ray-") as scratch,
+            Children({**here.environment(), "RAY_TMPDIR": scratch}) as children,
+        ):
             _start(here, children)
     except KeyboardInterrupt:
         rounds = len(read_run(here.run_folder).rows) if here.run_folder.exists() else 0
@@ -57,6 +68,16 @@ def require_ours(folder: Path) -> None:
     """Refuse a folder that holds something else."""
     if folder.exists() and any(folder.iterdir()) and not (folder / RUN_CONFIG).exists():
         raise ConfigError(f"{folder} holds other things; choose a new folder with --out")
+
+
+def require_simulation(tls: bool) -> None:
+    if tls:
+        raise ConfigError("--tls and --simulation: simulated nodes are in one process; drop one")
+    if util.find_spec("ray") is None:
+        raise ConfigError(
+            "--simulation needs Ray, which Flower simulates nodes with: "
+            "pip install 'flwr[simulation]'; or leave it out, and nodes are processes"
+        )
 
 
 def split_plan(config: str, words: Sequence[str], nodes: int) -> Plan:
@@ -74,17 +95,18 @@ def split_plan(config: str, words: Sequence[str], nodes: int) -> Plan:
     return plan
 
 
-def overrides_of(words: Sequence[str], plan: Plan) -> str:
-    """The overrides of the run, whose nodes bring what they were given."""
-    ours = {
+def overrides_of(words: Sequence[str], plan: Plan, own: bool = True) -> str:
+    """The overrides of the run; `own`: its nodes bring what they were given."""
+    ours: dict[str, object] = {
         "data.clients": plan.data.clients,
         "clients_per_round": plan.clients_per_round,
-        "data.partition": "own",
     }
+    if own:
+        ours["data.partition"] = "own"
     kept = []
     for word in words:
         key = word.partition("=")[0].strip()
-        if key not in ours and not key.startswith("data.partition."):
+        if key not in ours and not (own and key.startswith("data.partition.")):
             kept.append(word)
     return shlex.join([*kept, *(f"{key}={value}" for key, value in ours.items())])
 
@@ -105,7 +127,7 @@ def _start(here: Local, children: Children) -> None:
             admitted = _child(here, children, f"register-{number}", here.register(number))
             _wait_for_success(admitted)
     others = [link]
-    for number in range(here.nodes):
+    for number in range(0 if here.simulation else here.nodes):
         others.append(_child(here, children, f"node-{number}", here.node(number)))
     run = _child(here, children, "flwr", here.run())
     _follow(here, run, others)
@@ -169,6 +191,5 @@ def _show_summary(here: Local) -> None:
 
 def _same_command(args: argparse.Namespace, folder: Path) -> str:
     words = ["fedwsq", "deploy", "local", "--nodes", str(args.nodes), "--out", str(folder)]
-    if args.tls:
-        words.append("--tls")
+    words += ["--tls"] * args.tls + ["--simulation"] * args.simulation
     return shlex.join([*words, *args.words])

@@ -1,0 +1,63 @@
+"""Answers as they come, each waited for on its own.
+
+Flower's pull returns once every answer that has begun to come is there to its last byte. Asked for
+all of them at once, a slow node would hold up the others and the deadline of the round, and nobody
+could be timed.
+"""
+
+import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
+from typing import NamedTuple
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+POLL_SECONDS = 0.1
+MOST_A_SECOND = 30.0  # questions to the SuperLink: as many as a hundred idle nodes ask
+
+
+class Letter(NamedTuple):
+    """An answer that is there."""
+
+    answers: str  # the id of the message
+    message: Message
+    arrived: float  # seconds since 1970
+
+
+class Mailbox:
+    """Waits for answers in threads, which end with this process."""
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._arrived: SimpleQueue[Letter | BaseException] = SimpleQueue()
+        self._expected: set[str] = set()
+
+    def expect(self, number: str) -> None:
+        """Wait for the answer to a message; it comes out of `take`."""
+        self._expected.add(number)
+        Thread(target=self._wait, args=(number,), daemon=True).start()
+
+    def take(self, seconds: float) -> list[Letter]:
+        """What has come; if nothing has, the first to come within some seconds."""
+        found: list[Letter] = []
+        with suppress(Empty):
+            while True:
+                came = self._arrived.get(timeout=0 if found else seconds)
+                if isinstance(came, BaseException):
+                    raise came
+                found.append(came)
+        return found
+
+    def _wait(self, number: str) -> None:
+        try:
+            while number in self._expected:
+                time.sleep(max(POLL_SECONDS, len(self._expected) / MOST_A_SECOND))
+                for message in self._grid.pull_messages([number]):
+                    # By what it answers: the error of a node that died carries another's id.
+                    answers = message.metadata.reply_to_message_id
+                    self._arrived.put(Letter(answers, message, time.time()))
+                    self._expected.discard(answers)
+        except BaseException as error:  # whatever it is, it is for who asks next
+            self._arrived.put(error)
