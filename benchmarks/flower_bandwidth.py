@@ -27,9 +27,9 @@ from script import Row, parser, rows
 
 LINKS = (0.2e6, 1e6, 10e6)  # bytes a second, each way
 PIECE = 16_384
-WIDTH = 3500  # 12.5 million weights
-GRANT_SECONDS = 20  # that the policy counts with
-DEADLINE_SECONDS = 28  # when a round ends, whoever is missing: Flower's waiting is in between
+WIDTH = 4000  # 16.3 million weights
+GRANT_SECONDS = 21  # that the policy counts with
+DEADLINE_SECONDS = 29  # when a round ends, whoever is missing: Flower's waiting is in between
 SETTINGS = [
     "model.name=flower_bandwidth:perceptron",
     "model.standardize=none",
@@ -38,7 +38,7 @@ SETTINGS = [
     "uplink.codec=ecq",
     "uplink.select=weights",
     "uplink.bits=bandwidth",
-    "uplink.bits.choices=[0.25,2,8]",
+    "uplink.bits.choices=[0.25,0.5,1,2,4,8]",
     f"uplink.bits.deadline_seconds={GRANT_SECONDS}",
     f"deadline={DEADLINE_SECONDS}",
     "downlink.codec=ecq",
@@ -122,11 +122,12 @@ def deploy(args: argparse.Namespace) -> None:
     """A run to its end, on a SuperLink and nodes of this machine."""
     nodes = len(LINKS)
     here = Local(args.out.absolute(), nodes, False, free_ports(1 + nodes))
-    cohort = [f"data.clients={nodes}", f"clients_per_round={nodes}", f"rounds={args.rounds}"]
+    cohort = [f"clients_per_round={nodes}", f"rounds={args.rounds}"]
     words = [*SETTINGS, *cohort]
-    here.prepare({"config": "quickstart", "overrides": " ".join([*words, "data.partition=own"])})
+    own = [*words, f"data.clients={nodes}", "data.partition=own"]
+    here.prepare({"config": "quickstart", "overrides": " ".join(own)})
     # Few examples each: it is not training that is to take the time.
-    plan = load_plan("quickstart", [*words, "data.partition=iid", "data.clients=20"])
+    plan = load_plan("quickstart", [*words, "data.clients=20", "data.partition=iid"])
     write_shards(plan, [here.data(node) for node in range(nodes)])
     proxies = free_ports(nodes)
     path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
