@@ -2,14 +2,13 @@
 
     python benchmarks/flower_rounds.py OUT [--nodes 3] [--rounds 6] [--write FILE]
 
-Three models, with a process that stays up beside each node and without. The first round is left
-out: it starts processes. Times are medians of the others; `way` is what even a message of no bytes
-takes there and back (an idle SuperNode sleeps for 3 s, then a process starts), `work` what the
-node's process takes from then on, `train` the part of it that is training. Bytes are all rounds',
-as the rows have them and as the SuperLink counted them.
+Three models, the first two with a process that stays up beside each node and without. The first
+round is left out of times: it starts processes. Times are medians of the others; `way` is what even
+a message of no bytes takes there and back (an idle SuperNode sleeps for 3 s, then a process
+starts), `work` what the node's process takes from then on, `train` the part of it that is training.
+Bytes are all rounds', as the rows have them and as the SuperLink counted them.
 """
 
-import argparse
 import json
 import statistics
 import subprocess
@@ -28,9 +27,11 @@ CASES = {
     "no-op": "uplink.bits=4",
     "resnet8": "model.name=resnet8 uplink.bits=4",
     "resnet18, float32": "model.name=resnet18 uplink.codec=float32",
-    "resnet18, 4 bits": "model.name=resnet18 uplink.bits=4",
-    "resnet18, 1 bit": "model.name=resnet18 uplink.bits=1",
+    "resnet18, 4 bits": "model.name=resnet18 uplink.bits=4 downlink.codec=danuq downlink.bits=4",
+    "resnet18, 1 bit": "model.name=resnet18 uplink.bits=1 downlink.codec=danuq downlink.bits=1",
 }
+TIMED = ("no-op", "resnet8")
+ROUNDS_OF_OTHERS = 2  # where bytes are the point
 HEAD = (
     "| round | warm | seconds | way | work | train | up, bytes | counted | more "
     "| down, bytes | counted | more |\n"
@@ -48,27 +49,29 @@ def main() -> None:
     args = options.parse_args()
     lines = []
     for name in args.cases:
-        # Cold and warm differ in time alone, so one of them is enough where bytes are the point.
-        for warm in (False, True) if name in ("no-op", "resnet8") else (True,):
+        timed = name in TIMED
+        rounds = args.rounds if timed else ROUNDS_OF_OTHERS
+        # Cold and warm differ in time alone.
+        for warm in (False, True) if timed else (True,):
             folder = args.out.absolute() / f"{name.replace(', ', '-').replace(' ', '')}-{warm}"
-            traffic = deploy(folder, args, CASES[name], warm)
+            traffic = deploy(folder, args.nodes, f"{CASES[name]} rounds={rounds}", warm)
             lines.append(line(name, warm, rows(folder / "run"), traffic))
             print(lines[-1], flush=True)
     report(HEAD + "\n".join(lines) + "\n", args.write)
 
 
-def deploy(folder: Path, args: argparse.Namespace, words: str, warm: bool) -> dict[str, int]:
+def deploy(folder: Path, nodes: int, words: str, warm: bool) -> dict[str, int]:
     """A run on nodes of this machine: the bytes that its SuperLink counted."""
-    here = Local(folder, args.nodes, False, free_ports(1 + args.nodes))
-    cohort = f"data.clients={args.nodes} clients_per_round={args.nodes} rounds={args.rounds}"
+    here = Local(folder, nodes, False, free_ports(1 + nodes))
+    cohort = f"data.clients={nodes} clients_per_round={nodes}"
     common = f"{words} {LITTLE} {cohort}"
     plan = load_plan("quickstart", f"{common} data.partition=iid".split())
     here.prepare({"config": "quickstart", "overrides": f"{common} data.partition=own"})
-    write_shards(plan, [here.data(node) for node in range(args.nodes)])
+    write_shards(plan, [here.data(node) for node in range(nodes)])
     with Children(here.environment()) as children:
         children.start("superlink", here.superlink(), here.log("superlink"))
         wait(lambda: listens(here.ports[0]))
-        for node in range(args.nodes):
+        for node in range(nodes):
             *command, config = here.node(node)
             said = f"{config} warm={str(warm).lower()}"
             children.start(f"node-{node}", [*command, said], here.log(f"node-{node}"))

@@ -154,6 +154,11 @@ class Deployment:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        for process in everybody:
+            # One whose run was ended under it may hang at its exit: Flower's own, not ours.
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any(word.endswith("flwr-clientapp") for word in process.cmdline()):
+                    process.kill()
         wait_until(lambda: all(gone(process) for process in everybody))
 
     def _key(self, name, register=True):
