@@ -313,7 +313,9 @@ class Site:
     def _evaluate(self, body: bytes | memoryview, head: Opened) -> Message:
         """Score the broadcast model on the client's own test examples."""
         if self._reserved:
-            raise MessageError("privacy and uplink.secure keep scores of a client's own examples")
+            raise MessageError(
+                "this plan's privacy does not cover scores of a client's own examples"
+            )
         order = self._load_to_score(body, head, Kind.EVALUATE)
         batches = batches_of(self.data.test_shard(order.key.client))
         scores = [self.scorer.score(batch) for batch in batches]
