@@ -14,7 +14,7 @@ pytest.importorskip("Crypto", reason="needs the extra: pip install 'fedwsq[secur
 import fedwsq
 from harness import rows
 
-pytestmark = pytest.mark.flower
+pytestmark = pytest.mark.slow  # a process for every message: 5 nodes, 18 messages each
 ROOT = Path(__file__).parents[2]
 SHORT = ["rounds=2", "training.epochs=1", "training.batches_per_epoch=2"]
 COUNTED = ["method=fedwsq-secure", "uplink.secure=false", "uplink.counts=true"]
