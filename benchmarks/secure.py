@@ -1,6 +1,7 @@
 """What secure sums cost on a ResNet-18: bytes and seconds, beside other ways to send it.
 
-    python benchmarks/secure.py [--clients 5 20 100] [--write benchmarks/results/secure.json]
+    python benchmarks/secure.py [PART ...] [--clients 5 20 100]
+        [--write benchmarks/results/secure.json]
 
 Bytes are those of real rounds with the given numbers of clients, `method=fedwsq-secure` on the
 `cifar100` config: every message of every phase that the server got, over the clients. Clients take
@@ -9,7 +10,8 @@ Of Flower's SecAgg+ it is the four messages of one client, made by Flower's own 
 where the others go through the phases of keys and shares alone (`secaggplus.py`).
 
 Seconds are CPU time of one core; training is that of one client in the same config on 500 made-up
-pictures of 32 x 32, which is 50 steps. Takes some ten minutes, 10 GB on disk and 5 GB of memory.
+pictures of 32 x 32. Parts are plain, training, secure and secaggplus, by default all; what a part
+finds joins what the file has. Takes some ten minutes, 5 GB on disk and 5 GB of memory.
 """
 
 import argparse
@@ -35,7 +37,7 @@ from fedwsq.secure.session import COMPLETE
 from fedwsq.secure.teller import Teller
 from fedwsq.transports import Answer, Order, Reply, Transport
 from fedwsq.wire import Kind, decode, kind_of
-from script import parser
+from script import keep, parser
 
 CPU = torch.device("cpu")
 # Who masks: all that a client does for a secure sum, and all that the server does.
@@ -174,43 +176,43 @@ def secaggplus(clients: int) -> dict[str, Any]:
     }
 
 
-def training_seconds() -> float:
-    """Of one client, five epochs of ten batches of 50."""
-    _, _, spent = one_round(plan_of(1, 32, 500))
-    return round(spent["_learn"], 2)
-
-
-def measure(cohorts: Sequence[int], write: Path | None) -> None:
-    plain, _, _ = one_round(hasty(5, **{"uplink.bits": 1}))
-    coded, parameters = sizes(hasty(5))
-    found: dict[str, Any] = {
+def plain(clients: int) -> dict[str, Any]:
+    """What the same clients send one bit a parameter with, or float32, each by itself."""
+    plan = hasty(clients, **{"uplink.bits": 1})
+    record, _, _ = one_round(plan)
+    coded, parameters = sizes(plan)
+    return {
         "coded_parameters": coded,
         "parameters": parameters,
-        "float32": {"up_bytes_a_client": plain.uplink_bytes_float32 // 5},
-        "one_bit_in_plain": {"up_bytes_a_client": plain.uplink_bytes // 5},
-        "training_seconds": training_seconds(),
-        "secure": [],
-        "secaggplus": [],
+        "float32_up_bytes_a_client": record.uplink_bytes_float32 // clients,
+        "one_bit_up_bytes_a_client": record.uplink_bytes // clients,
     }
-    for clients in cohorts:
-        for name, work in (("secure", secure), ("secaggplus", secaggplus)):
-            found[name].append(work(clients))
-            print(json.dumps({name: found[name][-1]}), flush=True)
-    for row in found["secure"]:
-        share = row["client_masking_seconds"] / found["training_seconds"]
-        row["client_masking_percent_of_training"] = round(100 * share, 2)
-    text = json.dumps(found, indent=1)
-    print(text)
-    if write:
-        write.write_text(text + "\n")
+
+
+def training(clients: int) -> dict[str, Any]:
+    """Of one client, ten batches of 50; the config has five times as many."""
+    _, _, spent = one_round(plan_of(1, 32, 500, **{"training.epochs": 1}))
+    return {"seconds_of_ten_steps": round(spent["_learn"], 2)}
+
+
+PARTS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "plain": plain,
+    "training": training,
+    "secure": secure,
+    "secaggplus": secaggplus,
+}
+COHORTS = {"plain": [5], "training": [1]}  # of others, as many as are asked for
 
 
 def main() -> None:
     options = parser(__doc__)
+    options.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     options.add_argument("--clients", type=int, nargs="+", default=[5, 20, 100])
     options.add_argument("--write", type=Path)
     args: argparse.Namespace = options.parse_args()
-    measure(args.clients, args.write)
+    for part in args.parts or PARTS:
+        for clients in COHORTS.get(part, args.clients):
+            keep(PARTS[part](clients), f"{part}, {clients} clients", args.write)
 
 
 if __name__ == "__main__":
