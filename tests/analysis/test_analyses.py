@@ -15,7 +15,7 @@ from fedwsq.analysis.drift import against_mean
 from fedwsq.analysis.gradients import shares
 from fedwsq.analysis.kept import kept_rounds
 from fedwsq.analysis.landscape import direction
-from fedwsq.analysis.updates import describe
+from fedwsq.analysis.updates import at_equal_bytes, between, describe
 from fedwsq.cli import main
 from fedwsq.codecs.levels import levels, normal_error
 from fedwsq.core.errors import ConfigError, RunError
@@ -134,6 +134,37 @@ def test_updates_and_codecs_of_a_run(subject):
     assert 0 < errors["danuq"] < 0.1
     assert errors["ecq"] < errors["uq"]
     assert last["codecs"]["sign"]["1"]["bits"] == pytest.approx(1, abs=0.05)
+    equal = last["equal_bytes"]["4"]
+    assert equal["errors"]["danuq"] == pytest.approx(errors["danuq"])
+    coded = sum(subject.params[name].numel() for name in last["layers"])
+    assert equal["bits"] == pytest.approx(equal["bytes"] * 8 / (3 * coded))
+
+
+def test_levels_lie_where_the_codec_has_them(subject):
+    """DANUQ's around the shared scale, which is near each std; an absmax code's out to the end."""
+    found = ANALYSES["updates"](subject, QUICK)["rounds"]["3"]["codecs"]
+    danuq = found["danuq"]["4"]["levels"]
+    scale = danuq[-1] / levels(4)[-1]
+    assert 0.5 < scale < 2
+    assert danuq == pytest.approx([scale * level for level in levels(4)])
+    uniform = found["uq"]["2"]["levels"]
+    assert uniform == pytest.approx([-uniform[3], -uniform[3] / 3, uniform[3] / 3, uniform[3]])
+    assert uniform[3] > 2  # stds that the largest of some hundred elements is away
+    assert "levels" not in found["eden"]["4"]
+
+
+def test_equal_bytes_by_hand():
+    measured = [{"bits": 1.0, "error": 1e-1}, {"bits": 2.0, "error": 1e-3}]
+    assert between(measured, 1.5) == pytest.approx(1e-2)
+    assert between(measured, 0.995) == pytest.approx(1e-1)
+    assert between(measured, 2.1) is None
+    # The other code sends 1 and 3 bits where this one sends 2: halfway between 0.4 and 0.1.
+    danuq = {"1": {"bits": 1.0, "bytes": 10, "error": 0.5}, "2": {**measured[1], "bytes": 20}}
+    other = {"1": {"bits": 1.0, "error": 0.4}, "3": {"bits": 3.0, "error": 0.1}}
+    found = at_equal_bytes({"danuq": danuq, "other": other})
+    assert found["1"]["errors"] == pytest.approx({"danuq": 0.5, "other": 0.4})
+    assert found["2"]["errors"] == pytest.approx({"danuq": 1e-3, "other": 0.2})
+    assert found["2"]["bytes"] == 20
 
 
 def test_drift_by_hand():

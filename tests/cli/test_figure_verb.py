@@ -86,6 +86,19 @@ def test_levels_lie_over_updates_that_were_sent(in_empty_folder, capsys):
     assert (in_empty_folder / "out.png").read_bytes().startswith(MAGIC["png"])
 
 
+def test_a_split_is_drawn_from_a_run_or_a_config(in_empty_folder, capsys):
+    with Run.create(tiny(rounds=1), in_empty_folder / "run", workers=1):
+        pass
+    assert main(["figure", "split", "run", "--out", "split.svg"]) == 0
+    drawn = (in_empty_folder / "split.svg").read_text()
+    assert "digits, dirichlet: 1430 examples over 10 clients" in drawn
+    words = ["quickstart", "data.clients=4", "data.partition=iid"]
+    assert main(["figure", "split", *words, "--out", "split.svg"]) == 0
+    drawn = (in_empty_folder / "split.svg").read_text()
+    assert "digits, iid: 1436 examples over 4 clients" in drawn
+    capsys.readouterr()
+
+
 def test_levels_are_drawn_where_they_are():
     figure = Figure()
     values = np.random.default_rng(0).normal(0, 3, 1000).astype(np.float32)
@@ -103,6 +116,7 @@ def test_levels_are_drawn_where_they_are():
         (["curves", "RUNS", "--out", "no/x.png"], "there is no folder no"),
         (["levels", "RUNS/fedavg-0", "--out", "x.png"], "--keep-messages"),
         (["levels", "RUNS/fedavg-0", "RUNS/fedavg-1", "--out", "x.png"], "of one run"),
+        (["split", "nowhere", "--out", "x.png"], "nowhere"),
     ],
 )
 def test_what_cannot_be_is_one_line(runs, in_empty_folder, capsys, words, why):

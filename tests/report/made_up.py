@@ -116,6 +116,29 @@ def summary(rows: list[RoundRecord], seed: int) -> str:
     return json.dumps(found)
 
 
+def make_findings(run: Path, shift: float = 0.0) -> None:
+    """What `fedwsq analyze` would leave, as far as pages read it."""
+    steps = [-1.0, -0.5, 0.0, 0.5, 1.0]
+    loss = [[1.5 + shift + a * a + 2 * b * b for b in steps] for a in steps]
+    top = {"eigenvalues": [27.25 + shift], "residuals": [1e-4], "converged": True, "products": 41}
+    errors = {"danuq": 0.043, "ecq": 0.0049, "uq": 0.165}
+    equal = {"4": {"bits": 4.003, "bytes": 1000, "errors": errors}}
+    kept = {str(n): {"kurtosis": 18.0 / n + shift, "equal_bytes": equal} for n in (1, 5, 15)}
+    apart = {str(n): {"all": {"cosine": [0.5, 0.7], "norm": [1.5, 1.7]}} for n in (1, 5, 15)}
+    scales = {str(n): {"median": 1.1, "expected_error": 0.012} for n in range(2, 16)}
+    found = {
+        "hessian": {"examples": 500, "raw": top, "effective": top, "relative": top},
+        "landscape": {"examples": 500, "data": "test", "steps": steps, "loss": loss},
+        "updates": {"source": "before they were coded", "rounds": kept},
+        "drift": {"rounds": apart},
+        "gradients": {"layers": {"stem.weight": {"weight": [0.04, 0.02], "ones": [0.7, 0.72]}}},
+        "scales": {"right_scale_error": 0.01, "rounds": scales},
+    }
+    (run / "analysis").mkdir()
+    for name, each in found.items():
+        (run / "analysis" / f"{name}.json").write_text(json.dumps(each))
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -13,7 +13,7 @@ import pytest
 from fedwsq.report.page import Followed, Server, render
 from fedwsq.runs.reading import read_runs
 from report.chromium import Browser, browser, require_browser
-from report.made_up import make_run, make_runs
+from report.made_up import make_findings, make_run, make_runs
 
 pytestmark = pytest.mark.slow
 MAIN = "accuracy-bytes"
@@ -77,20 +77,53 @@ def test_every_chart_is_drawn(page):
     charts = page.run("return [...figures.keys()]")
     assert charts[0] == MAIN
     assert {"loss-round", "bits-round", "failures-round"} <= set(charts)
-    # Bokeh's canvases are in shadows; ink is what is not transparent.
-    ink = page.run(
+    shown = page.run("return document.querySelectorAll('figure:not([hidden]) .plot').length")
+    assert shown == len(charts)
+    assert min(inked(page, chart) for chart in charts) > 1000
+
+
+def test_what_was_analysed_is_drawn(window, runs, tmp_path):
+    copy = Path(shutil.copytree(runs, tmp_path / "runs"))
+    make_findings(copy / "fedavg-0")
+    make_findings(copy / "fedws-0", shift=0.5)
+    path = tmp_path / "page.html"
+    path.write_text(render(read_runs([copy])))
+    window.size(1280, 900)
+    window.prefer("light")
+    window.open(path.as_uri())
+    assert inked(window, "landscape-1") > 10_000
+    assert inked(window, "landscape-2") > 10_000
+    assert inked(window, "kurtosis-round") > 1000
+    tone = "return figures.get('landscape-1').right[0].major_label_text_color"
+    light = window.run(tone)
+    window.prefer("dark")
+    window.wait(lambda: window.run(tone) != light)
+    window.click("[data-table='landscape-1']")
+    rows = window.run("return document.querySelectorAll('#table-landscape-1 tbody tr').length")
+    assert rows == 5
+    # A legend hides lines; a landscape belongs to no line and stays.
+    window.click("#h-insights ~ .legend [data-group='1']")
+    seen = "return figures.get('kurtosis-round').renderers.map((each) => each.visible)"
+    assert False in window.run(seen)
+    window.size(390, 844)
+    assert window.run("return document.documentElement.scrollWidth") == 390
+    assert window.problems() == []
+    assert window.requests() == []
+
+
+def inked(page: Browser, chart: str) -> int:
+    """How many values of a chart's pixels are not 0; Bokeh's canvases are in shadows."""
+    return page.run(
         """
         const below = (root) => [...root.querySelectorAll("*")]
           .flatMap((each) => [each, ...(each.shadowRoot ? below(each.shadowRoot) : [])]);
-        return [...document.querySelectorAll(".plot")]
-          .filter((plot) => !plot.closest("[hidden]"))
-          .map((plot) => below(plot).filter((each) => each.tagName === "CANVAS" && each.width)
-            .map((each) => each.getContext("2d").getImageData(0, 0, each.width, each.height).data)
-            .reduce((sum, data) => sum + data.filter((value) => value).length, 0));
-        """
+        return below(document.getElementById(`plot-${arguments[0]}`))
+          .filter((each) => each.tagName === "CANVAS" && each.width)
+          .map((each) => each.getContext("2d").getImageData(0, 0, each.width, each.height).data)
+          .reduce((sum, data) => sum + data.filter((value) => value).length, 0);
+        """,
+        chart,
     )
-    assert len(ink) == len(charts)
-    assert min(ink) > 1000
 
 
 def test_legends_hide_a_line_everywhere(page):

@@ -14,7 +14,7 @@ pytest.importorskip("bokeh")
 from fedwsq.cli import main
 from fedwsq.report.page import render
 from fedwsq.runs.reading import read_runs
-from report.made_up import make_run, make_runs
+from report.made_up import make_findings, make_run, make_runs
 
 EVIL = "</script><img src=x onerror=alert(1)>"
 LIMIT_BYTES = 5_000_000
@@ -170,3 +170,74 @@ def test_without_bokeh_there_is_a_hint(runs, in_empty_folder, capsys, monkeypatc
     assert main(["report", str(runs)]) == 2
     assert "pip install 'fedwsq[report]'" in capsys.readouterr().err
     assert not (in_empty_folder / "report.html").exists()
+
+
+def test_what_was_analysed_is_on_the_page(page, copied):
+    assert "h-insights" not in page  # nobody has looked
+    make_findings(copied / "fedavg-0")
+    make_findings(copied / "fedavg-1", shift=1.0)
+    make_findings(copied / "fedws-0")
+    tags = Tags(page_of(copied))
+    charts = {attributes.get("data-chart") for _, attributes in tags.found}
+    assert {"landscape-1", "landscape-2", "kurtosis-round", "scale_cost-round"} <= charts
+    assert {"cosine-round", "norm-round"} <= charts
+    words = " ".join(tags.text.split())
+    assert "27.7527.2 to 28.2" in words  # the mean of two seeds, and both
+    assert "3.0, 71.0" in words  # percent along the weight and along ones
+    assert "danuq0.0430.043" in words  # two groups
+    assert "stem.weight" in words
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "why"),
+    [
+        ("hessian", "{", "Expecting property name"),
+        ("hessian", "[1]", "list where a table was expected"),
+        ("hessian", '{"examples": 5}', "NoneType where a table was expected"),
+        ("landscape", '{"examples": 5, "data": "", "steps": [0, 1], "loss": [[1]]}', "2 rows of 2"),
+        (
+            "updates",
+            '{"rounds": {"x": {"kurtosis": 1}}}',
+            "&#39;x&#39; is not the number of a round",
+        ),
+        ("updates", '{"rounds": {"1": {"kurtosis": NaN}}}', "not a finite number"),
+        ("drift", '{"rounds": {"1": {"all": {"cosine": [], "norm": []}}}}', "no clients"),
+        ("gradients", '{"layers": 3}', "int where a table was expected"),
+        ("scales", '{"rounds": {}, "right_scale_error": "much"}', "not a number"),
+    ],
+)
+def test_an_analysis_that_cannot_be_read_is_said(copied, name, said, why):
+    make_findings(copied / "fedavg-0")
+    (copied / "fedavg-0" / "analysis" / f"{name}.json").write_text(said)
+    page = page_of(copied)
+    assert f"analysis/{name}.json cannot be read" in page
+    assert why in page
+    assert "h-insights" in page  # the others are there
+    assert "damaged" not in Tags(page).text  # the run itself is as it was
+
+
+def test_what_analyses_say_is_text_and_never_markup(copied):
+    make_findings(copied / "fedavg-0")
+    folder = copied / "fedavg-0" / "analysis"
+    for path in folder.iterdir():
+        text = path.read_text()
+        for word in ("stem.weight", "ecq", '"test"', '"4"'):
+            text = text.replace(word, json.dumps(EVIL) if word[0] == '"' else EVIL)
+        path.write_text(text)
+    page = page_of(copied)
+    assert "onerror=alert(1)" in Tags(page).text
+    assert [tag for tag, _ in Tags(page).found if tag == "img"] == []
+
+
+def test_classes_have_names_where_runs_know_them(copied):
+    assert "airplane" not in page_of(copied)
+    names = ["airplane", EVIL, *(f"class {number}" for number in range(8))]
+    for run in copied.iterdir():
+        (run / "classes.json").write_text(json.dumps(names))
+    tags = Tags(page_of(copied))
+    assert "airplane" in tags.text
+    assert [tag for tag, _ in tags.found if tag == "img"] == []
+    (copied / "fedavg-0" / "classes.json").write_text('{"not": "a list"}')
+    page = page_of(copied)
+    assert "classes.json cannot be read: it is not a list of names" in page
+    assert "airplane" not in page

@@ -149,7 +149,8 @@ def test_nothing_temporary_is_left(finished):
     names = {path.name for path in finished.folder.iterdir()}
     models = {"best.safetensors", "model.safetensors"}
     texts = {"config.toml", "manifest.json", "receipt.json", "rounds.jsonl", "summary.json"}
-    assert names == models | texts | {".lock", "checkpoints", "messages"}
+    assert names == models | texts | {"classes.json", ".lock", "checkpoints", "messages"}
+    assert json.loads((finished.folder / "classes.json").read_text()) == list("0123456789")
     checkpoints = {path.name for path in (finished.folder / "checkpoints").iterdir()}
     assert checkpoints == {"last.safetensors", "previous.safetensors"}
 

@@ -5,6 +5,7 @@ model's, so that pictures of different models can be compared; biases and norms 
 Directions depend on a tensor's name and shape alone, so models that are compared share them.
 """
 
+import math
 import time
 
 import torch
@@ -28,10 +29,12 @@ def analyze(subject: Subject, options: Options) -> Found:
     batches = [test.batch(start) for start in starts]
     scorer = Scorer(subject.simulation.charter, CPU)
 
-    def loss(params: Params) -> float:
+    def loss(params: Params) -> float | None:
         with one_thread():
             scorer.load(params)
-            return total(scorer.score(batch) for batch in batches).loss
+            found = total(scorer.score(batch) for batch in batches).loss
+        # Far out it may overflow, and JSON has no word for that.
+        return found if math.isfinite(found) else None
 
     began = time.perf_counter()
     centre = loss(subject.params)

@@ -1,6 +1,6 @@
 """How normal client updates are, layer by layer, and what each codec loses on them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import NormalDist
 
 import numpy as np
@@ -10,29 +10,34 @@ from torch import Tensor
 
 from fedwsq.analysis.kept import KeptRound, kept_rounds
 from fedwsq.analysis.subject import Found, Options, Subject
-from fedwsq.codecs import CODECS, Codec
-from fedwsq.core.types import Rate
+from fedwsq.codecs import CODECS, Codec, Danuq
+from fedwsq.codecs.grid import Grid
+from fedwsq.codecs.levels import levels
 
 REACH = 5.0  # standard deviations that a histogram covers
 BINS = 50
 SHARES = [(k + 0.5) / 40 for k in range(40)]  # of a Q-Q plot
-RATES = (1, 2, 4)
+RATES = (1, 2, 3, 4)
 MOST_ELEMENTS = 2**18  # of a tensor that codecs are tried on
+SLACK = 1.01  # as many bytes, for a codec whose scales or padding take a few more
+LEAST_ERROR = 1e-30  # 0 has no logarithm
 
 
 def analyze(subject: Subject, options: Options) -> Found:
-    """Of every kept round and coded tensor: kurtosis, histogram, quantiles; and codecs' errors."""
+    """Of every kept round and coded tensor: kurtosis, histogram, quantiles; what codecs lose."""
     coded = subject.simulation.charter.uplink.coded or frozenset(subject.params)
     rounds = {}
     exact = True
     for kept in kept_rounds(subject, options):
         exact = exact and kept.exact
         layers = {name: describe(of_layer(kept, name)) for name in subject.params if name in coded}
+        codecs = codec_errors(kept, list(layers))
         rounds[str(kept.number)] = {
             "clients": list(kept.deltas),
             "kurtosis": float(np.median([layer["kurtosis"] for layer in layers.values()])),
             "layers": layers,
-            "codecs": codec_errors(kept, list(layers)),
+            "codecs": codecs,
+            "equal_bytes": at_equal_bytes(codecs),
         }
     return {
         "source": "before they were coded" if exact else "as they arrived",
@@ -67,7 +72,7 @@ def standardized(x: Tensor) -> NDArray[np.float64]:
 
 
 def codec_errors(kept: KeptRound, names: Sequence[str]) -> dict[str, Found]:
-    """What every codec loses and sends at about 1, 2 and 4 bits, all tensors and clients together.
+    """What every codec loses and sends at about 1 to 4 bits, all tensors and clients together.
 
     Codecs that share a scale have the mean of the clients' own.
     """
@@ -80,11 +85,13 @@ def codec_errors(kept: KeptRound, names: Sequence[str]) -> dict[str, Found]:
     return found
 
 
-def _error(codec: Codec, rate: Rate, kept: KeptRound, names: Sequence[str]) -> Found:
+def _error(codec: Codec, rate: int, kept: KeptRound, names: Sequence[str]) -> Found:
     lost = 0.0
     energy = 0.0
-    bits = 0
+    sent = 0
     count = 0
+    places = levels_of(codec, rate)
+    scales = []  # in units of each update's std
     for name in names:
         layer = [x.flatten()[:MOST_ELEMENTS].clone() for x in of_layer(kept, name)]
         shared = codec.init(layer[0].numel())
@@ -97,6 +104,54 @@ def _error(codec: Codec, rate: Rate, kept: KeptRound, names: Sequence[str]) -> F
             left = codec.decode(packet, shared, seed).sub_(x)
             lost += float(left.double().square().sum())
             energy += float(x.double().square().sum())
-            bits += 8 * (len(packet.code) + 4 * len(packet.side))
+            sent += len(packet.code) + 4 * len(packet.side)
             count += x.numel()
-    return {"error": lost / energy if energy else 0.0, "bits": bits / count}
+            if places:
+                used = packet.side if packet.own_scale else shared.tolist()
+                scales.append(used[0] / (float(x.double().std()) or 1.0))
+    found: Found = {
+        "error": lost / energy if energy else 0.0,
+        "bits": 8 * sent / count,
+        "bytes": sent,
+    }
+    if places:
+        # Where most updates have them: scales differ from tensor to tensor.
+        scale = float(np.median(scales))
+        found["levels"] = [scale * place for place in places]
+    return found
+
+
+def levels_of(codec: Codec, bits: int) -> tuple[float, ...]:
+    """A codec's levels in units of its scale; () if it has none, or has them for rotated values."""
+    if isinstance(codec, Danuq):
+        return levels(bits, codec.levels)
+    if isinstance(codec, Grid):
+        return codec.levels(bits)
+    return ()
+
+
+def at_equal_bytes(codecs: Mapping[str, Found]) -> Found:
+    """The error of every codec at as many bytes as DANUQ sends, at each of its rates.
+
+    Bytes are those of codes and their scales. A codec that was not measured at just as many has
+    the value between its next rates below and above, on a straight line through log(error); one
+    that cannot send so few or so many, by more than a hundredth, is left out.
+    """
+    found: Found = {}
+    for rate, base in codecs["danuq"].items():
+        errors = {}
+        for name, rates in codecs.items():
+            error = between(list(rates.values()), base["bits"])
+            if error is not None:
+                errors[name] = error
+        found[rate] = {"bits": base["bits"], "bytes": base["bytes"], "errors": errors}
+    return found
+
+
+def between(measured: Sequence[Found], bits: float) -> float | None:
+    """The error at so many bits, from measurements at ascending ones; None out of their range."""
+    known = [each["bits"] for each in measured]
+    if not known[0] / SLACK <= bits <= known[-1] * SLACK:
+        return None
+    logarithms = np.log([max(each["error"], LEAST_ERROR) for each in measured])
+    return float(np.exp(np.interp(bits, known, logarithms)))

@@ -4,9 +4,10 @@ import argparse
 from pathlib import Path
 
 from fedwsq.cli.start import later
+from fedwsq.cli.trust import add_trust_option
 
 # Written out, since what draws them comes with torch.
-KINDS = ("curves", "bits", "levels")
+KINDS = ("curves", "bits", "levels", "split")
 ACROSS = ("bytes", "rounds", "time")
 
 EXAMPLES = """\
@@ -14,7 +15,9 @@ curves   accuracy against bytes, rounds or simulated time; runs on other data, s
          models get a panel of their own, seeds become a band
 bits     smoothed accuracy against bits a parameter, with 95 % intervals over seeds
 levels   where codecs have their levels, over the histogram of real updates; of one run that sent
-         float32 and kept its messages. (Who holds what: fedwsq partition --plot)
+         float32 and kept its messages
+split    who holds what, clients by classes; of one run, or of a config and KEY=VALUE as for
+         `fedwsq run`
 
 examples:
   fedwsq figure curves runs/mine-sweep --out curves.pdf
@@ -22,6 +25,7 @@ examples:
   fedwsq figure bits runs/mine-sweep --out bits.png
   fedwsq run method=fedws rounds=1 --keep-messages --out runs/kept
   fedwsq figure levels runs/kept --bits 4 --out levels.pdf
+  fedwsq figure split cifar10 data.partition.alpha=0.05 --out split.svg
 """
 
 
@@ -35,7 +39,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     parser.add_argument("kind", choices=KINDS, help="what to draw")
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUNS", help="run directories, or folders of them"
+        "runs", nargs="+", metavar="RUNS", help="run directories, or folders of them"
     )
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="ends in .pdf, .svg or .png"
@@ -53,4 +57,5 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="A,B",
         help="of levels: whose (default: nf,fp,danuq)",
     )
+    add_trust_option(parser)
     parser.set_defaults(main=later("fedwsq.cli.work.figure"))

@@ -211,6 +211,7 @@ class Census:
     # Who could take part now, in ascending order; None: all of them, always.
     present: Callable[[], Sequence[int] | None] = lambda: None
     channel: Callable[[int], Channel | None] = lambda client: None  # as measured
+    class_names: tuple[str, ...] = ()  # for people; empty: unknown
 
 
 class Batch(NamedTuple):

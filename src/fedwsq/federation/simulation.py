@@ -47,6 +47,7 @@ class Simulation:
             lambda client: int(sizes[client]),
             certain=True,
             label_counts=lambda: self.clients.label_counts,
+            class_names=self.clients.dataset.class_names,
         )
 
     def server(

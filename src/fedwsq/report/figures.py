@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from fedwsq.analysis.pictures import draw_strips
 from fedwsq.core.errors import ConfigError
 from fedwsq.plan.read import Settings
 from fedwsq.report.compare import smoothed
@@ -19,7 +20,6 @@ COLUMNS = 2  # of a grid
 PANEL = (4.6, 3.2)  # inches
 BAND_ALPHA = 0.18
 MARKS = "osD^vPX"
-STRIP = 0.06  # of a panel's height, for the levels of one codec
 # What makes two runs belong into one panel.
 SCENE = ("data.name", "data.partition.", "data.clients", "clients_per_round", "model.name")
 ACROSS = {
@@ -125,22 +125,9 @@ def draw_levels(
     for axes, (name, values) in zip(rows, updates.items(), strict=True):
         axes.hist(values / values.std(), bins=161, range=(-4, 4), density=True, color="0.8")
         axes.plot(grid, normal, color="black", lw=1, label="N(0, 1)")
-        for number, (codec, marks) in enumerate(levels.items()):
-            # Each codec in a strip of its own, in shares of the height: none hides another.
-            top = 0.98 - STRIP * number
-            axes.vlines(
-                marks,
-                top - 0.8 * STRIP,
-                top,
-                transform=axes.get_xaxis_transform(),
-                color=look(number).colour,
-                lw=1.6,
-                label=codec,
-            )
-        # Room above the histogram for the strips.
-        highest = axes.get_ylim()[1]
-        axes.set_ylim(0, highest / (1 - STRIP * len(levels)))
-        axes.set(title=name, ylabel="density", xlim=(-4, 4))
+        axes.set_xlim(-4, 4)
+        draw_strips(axes, levels, [look(number).colour for number in range(len(levels))])
+        axes.set(title=name, ylabel="density")
         axes.spines[["top", "right"]].set_visible(False)
     rows[-1].set_xlabel("update / std")
     _legend(figure)

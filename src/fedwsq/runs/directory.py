@@ -13,6 +13,7 @@ from fedwsq.core.text import read_text
 from fedwsq.federation.record import RoundRecord
 
 ROWS = "rounds.jsonl"
+CLASSES = "classes.json"  # their names, where they have some
 MESSAGES = "messages"
 MAX_ROWS_BYTES = 2**30  # some hundred thousand rounds
 

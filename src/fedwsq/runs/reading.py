@@ -12,11 +12,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from fedwsq.core.checked import checked
+from fedwsq.core.checked import checked, fits
 from fedwsq.core.errors import RunError
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan.read import Settings, dotted
-from fedwsq.runs.directory import ROWS
+from fedwsq.runs.directory import CLASSES, ROWS
 from fedwsq.runs.failures import ERROR
 from fedwsq.runs.summary import Summary
 
@@ -61,6 +61,7 @@ class Reading:
     damaged_rows: int = 0
     error: str = ""  # why it gave up
     problems: tuple[str, ...] = ()  # what cannot be read, and why
+    classes: tuple[str, ...] = ()  # their names, in the order of the labels; empty: unknown
 
     @cached_property
     def state(self) -> State:
@@ -153,6 +154,9 @@ def read_run(folder: Path) -> Reading:
     summary: Summary | None = None
     if (folder / "summary.json").exists():
         summary = read("summary.json", json.loads, lambda found: checked(Summary, found))
+    classes: tuple[str, ...] | None = None
+    if (folder / CLASSES).exists():
+        classes = read(CLASSES, json.loads, _classes)
     rows: list[RoundRecord] = []
     damaged = 0
     if (folder / ROWS).exists():
@@ -166,6 +170,7 @@ def read_run(folder: Path) -> Reading:
         damaged,
         error or "",
         tuple(problems),
+        classes or (),
     )
 
 
@@ -193,6 +198,12 @@ def _facts(found: object) -> Facts:
         raise ValueError("it is not a table")
     known = {f.name: found.get(f.name) for f in fields(Facts)}
     return Facts(**{name: text for name, text in known.items() if isinstance(text, str)})
+
+
+def _classes(found: object) -> tuple[str, ...]:
+    if not isinstance(found, list) or not fits(list[str], found):
+        raise ValueError("it is not a list of names")
+    return tuple(found)
 
 
 def _rows(path: Path) -> tuple[list[RoundRecord], int]:

@@ -37,6 +37,7 @@ from fedwsq.runs.backend import (
 )
 from fedwsq.runs.checkpoint import load_snapshot, require_fit, save_snapshot
 from fedwsq.runs.directory import (
+    CLASSES,
     MESSAGES,
     ROWS,
     append_row,
@@ -116,6 +117,9 @@ class Run:
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             manifest = json.dumps(run.manifest(), indent=2)
             write_atomically(folder / "manifest.json", manifest.encode())
+            names = run.backend.census.class_names
+            if names:
+                write_atomically(folder / CLASSES, json.dumps(names).encode())
             run._save()
             # Last: from here on it can be resumed.
             write_atomically(folder / "config.toml", dump_plan(plan).encode())

@@ -21,6 +21,7 @@ from fedwsq.core.threads import one_thread
 from fedwsq.runs.reading import is_run
 
 NEEDS_ROUNDS = ("updates", "drift")
+HEIGHTS = {"landscape": 7, "updates": 8}  # of pictures, in inches; others have 4
 Results = dict[str, dict[str, Found]]  # analysis -> run -> what was found
 
 
@@ -84,7 +85,7 @@ def _write(path: Path, found: Found) -> None:
 def _draw(results: Results, out: Path) -> None:
     for what, found in results.items():
         path = out / f"{what}.png"
-        height = 7 if what == "landscape" else 4
+        height = HEIGHTS.get(what, 4)
         try:
             figure = blank(path, max(8, 4 * len(found)), height)
         except ConfigError as error:
@@ -114,15 +115,21 @@ def _hessian(found: Found) -> str:
 
 
 def _landscape(found: Found) -> str:
-    worst = np.max(found["loss"])
-    return (
-        f"loss {found['centre']:.4g} at the centre, up to {worst:.4g}; {found['examples']} examples"
-    )
+    # None, a loss that is not finite, becomes nan.
+    worst = np.nanmax(np.array(found["loss"], np.float64))
+    centre = np.float64(found["centre"])
+    return f"loss {centre:.4g} at the centre, up to {worst:.4g}; {found['examples']} examples"
 
 
 def _updates(found: Found) -> str:
     kurtoses = [f"{number}: {kept['kurtosis']:.2f}" for number, kept in found["rounds"].items()]
-    return f"kurtosis by round {', '.join(kurtoses)}; {found['source']}"
+    last = list(found["rounds"].values())[-1]["equal_bytes"]["4"]
+    errors = sorted(last["errors"].items(), key=lambda each: each[1])
+    lost = ", ".join(f"{codec} {error:.3g}" for codec, error in errors)
+    return (
+        f"kurtosis by round {', '.join(kurtoses)}; {found['source']}; "
+        f"lost at {last['bits']:.3f} bits: {lost}"
+    )
 
 
 def _drift(found: Found) -> str:

@@ -9,11 +9,12 @@ import numpy.typing as npt
 
 from fedwsq.cli.plot import blank, save
 from fedwsq.cli.work.levels import level_set
+from fedwsq.cli.work.partition import draw, planned_split
 from fedwsq.codecs import Float32
 from fedwsq.core.errors import ConfigError
 from fedwsq.report.figures import PANEL, draw_bits, draw_curves, draw_levels, grid_size, panels
 from fedwsq.runs.checkpoint import load_snapshot
-from fedwsq.runs.reading import read_runs
+from fedwsq.runs.reading import is_run, read_runs
 from fedwsq.wire import decode
 
 LEAST_VALUES = 500  # of a tensor whose histogram says something
@@ -21,21 +22,21 @@ REPLY = re.compile(r"round-\d+-client-\d+\.fwsq")  # as a recorder names them
 
 
 def main(args: argparse.Namespace) -> int:
-    draw = {"curves": curves, "bits": bits, "levels": levels}
-    draw[args.kind](args)
+    kinds = {"curves": curves, "bits": bits, "levels": levels, "split": split}
+    kinds[args.kind](args)
     print(args.out)
     return 0
 
 
 def curves(args: argparse.Namespace) -> None:
-    found = panels(read_runs(args.runs))
+    found = panels(read_runs(map(Path, args.runs)))
     figure = blank(args.out, *grid_size(len(found)))
     draw_curves(figure, found, args.against, args.smoothed)
     save(figure, args.out)
 
 
 def bits(args: argparse.Namespace) -> None:
-    found = panels(read_runs(args.runs))
+    found = panels(read_runs(map(Path, args.runs)))
     figure = blank(args.out, *grid_size(len(found)))
     draw_bits(figure, found)
     save(figure, args.out)
@@ -48,9 +49,19 @@ def levels(args: argparse.Namespace) -> None:
     for codec in args.codecs.split(","):
         found = level_set(codec, args.bits)
         marks[codec] = [level * found.scale for level in found.levels]
-    updates = two_tensors(args.runs[0])
+    updates = two_tensors(Path(args.runs[0]))
     figure = blank(args.out, 7, 1 + len(updates) * PANEL[1] * 0.8)
     draw_levels(figure, updates, marks)
+    save(figure, args.out)
+
+
+def split(args: argparse.Namespace) -> None:
+    source, *words = args.runs
+    if is_run(Path(source)):
+        source = str(Path(source, "config.toml"))
+    # First: what cannot be saved is refused before data is loaded.
+    figure = blank(args.out, 8, 6)
+    draw(figure, planned_split([source, *words], args.trust))
     save(figure, args.out)
 
 

@@ -11,10 +11,10 @@ from fedwsq.cli.plot import blank, save, whole_numbers
 from fedwsq.cli.run import config_and_overrides
 from fedwsq.cli.trust import trusting
 from fedwsq.core.errors import ConfigError
-from fedwsq.data import Split
+from fedwsq.data import Dataset, Split
 from fedwsq.data.split_files import check_range, import_split, save_split
 from fedwsq.federation.simulation import load_data, split_data
-from fedwsq.plan import load_plan, parse_overrides
+from fedwsq.plan import Plan, load_plan, parse_overrides
 
 SHOWN_CLIENTS = 20
 SHOWN_COLUMNS = 100
@@ -46,11 +46,7 @@ def main(args: argparse.Namespace) -> int:
 
     found = find(args)
     if figure is not None:
-        if found.labels is None:
-            raise ConfigError(
-                "--plot needs data with one class an example; with --import give its config too"
-            )
-        draw(figure, found, found.split.counts(found.labels, found.classes))
+        draw(figure, found)
         save(figure, args.plot)
     if args.out:
         save_split(args.out, found.split, found.examples)
@@ -66,24 +62,36 @@ def main(args: argparse.Namespace) -> int:
 
 def find(args: argparse.Namespace) -> Found:
     """The split of a plan, or an imported one, with or without the data of a plan."""
-    if args.imported and not args.words:
+    if not args.imported:
+        return planned_split(args.words, args.trust)
+    if not args.words:
         return Found(str(args.imported), import_split(args.imported, args.repeats))
 
-    config, overrides = config_and_overrides(args.words)
-    # Fewer clients than a round of the config samples can be split too.
-    with trusting(config, overrides, args.trust):
-        plan = load_plan(config, {"clients_per_round": 1, **parse_overrides(overrides)})
+    plan = read_plan(args.words, args.trust)
     dataset, kept, _ = load_data(plan)
-    labels = dataset.train.labels[kept]
-    if args.imported:
-        origin = str(args.imported)
-        split = import_split(args.imported, args.repeats)
-        check_range(split, None, len(labels), args.imported)
-    else:
-        origin = plan.data.partition.name
-        split = split_data(plan, dataset, kept)
+    split = import_split(args.imported, args.repeats)
+    check_range(split, None, len(kept), args.imported)
+    return of_data(f"{plan.data.load.name}, {args.imported}", split, dataset, kept)
 
-    found = Found(f"{plan.data.load.name}, {origin}", split, len(labels))
+
+def planned_split(words: list[str], trust: bool) -> Found:
+    """The split that a run of `[CONFIG] KEY=VALUE ...` has."""
+    plan = read_plan(words, trust)
+    dataset, kept, _ = load_data(plan)
+    title = f"{plan.data.load.name}, {plan.data.partition.name}"
+    return of_data(title, split_data(plan, dataset, kept), dataset, kept)
+
+
+def read_plan(words: list[str], trust: bool) -> Plan:
+    config, overrides = config_and_overrides(words)
+    # Fewer clients than a round of the config samples can be split too.
+    with trusting(config, overrides, trust):
+        return load_plan(config, {"clients_per_round": 1, **parse_overrides(overrides)})
+
+
+def of_data(title: str, split: Split, dataset: Dataset, kept: Tensor) -> Found:
+    labels = dataset.train.labels[kept]
+    found = Found(title, split, len(labels))
     # Several targets an example, or real numbers, are not classes.
     if labels.dim() != 1 or labels.is_floating_point():
         return found
@@ -151,8 +159,13 @@ def picture(counts: Tensor) -> list[str]:
     return lines
 
 
-def draw(figure: Any, found: Found, counts: Tensor) -> None:
+def draw(figure: Any, found: Found) -> None:
     """Clients by classes, the darker the more examples."""
+    if found.labels is None:
+        raise ConfigError(
+            "only data with one class an example can be drawn; with --import give its config too"
+        )
+    counts = found.split.counts(found.labels, found.classes)
     axes = figure.subplots()
     image = axes.imshow(
         counts.numpy(), aspect="auto", cmap="Blues", vmin=0, interpolation="nearest"

@@ -16,6 +16,7 @@ POINTS = 40_000  # on one chart; more are not drawn faster than 200 ms
 LEAST_POINTS = 60  # of a line, on charts with very many of them
 MOST_POINTS = 400
 BAND_ALPHA = 0.16
+MARK = 7  # pixels
 NARROW = 30  # from the first byte to the last
 MANTISSAS = (1, 1.5, 2, 3, 4, 5, 7)
 
@@ -29,6 +30,7 @@ class Axis(NamedTuple):
     unit: float = 1.0  # a value is divided by it
     logarithmic: bool = False
     whole: bool = False  # nothing has half of one
+    marked: bool = False  # points are few, and each has a mark
 
     @property
     def percent(self) -> bool:
@@ -65,7 +67,7 @@ def points_each(lines: Sequence[Line]) -> int:
 def chart_json(lines: Sequence[Line], x: Axis, y: Axis, height: int) -> str:
     """A chart as JSON for `Bokeh.embed.embed_item`."""
     library = bokeh()
-    figure = _blank(library, x, y, height)
+    figure = blank(library, x, y, height)
     # Bands first: lines lie over them.
     drawn = [(line, _source(library, line, x, y, points_each(lines))) for line in lines]
     if x.logarithmic:
@@ -78,7 +80,7 @@ def chart_json(lines: Sequence[Line], x: Axis, y: Axis, height: int) -> str:
     return json.dumps(library.embed.json_item(figure))
 
 
-def _blank(library: Any, x: Axis, y: Axis, height: int) -> Any:
+def blank(library: Any, x: Axis, y: Axis, height: int) -> Any:
     models = library.models
     figure = library.plotting.figure(
         height=height,
@@ -165,6 +167,16 @@ def _line(figure: Any, line: Line, y: Axis, source: Any) -> None:
         line_join="round",
         tags=_tags(line, y),
     )
+    if y.marked:
+        figure.scatter(
+            "x",
+            y.column,
+            source=source,
+            size=MARK,
+            fill_color=line.look.colour,
+            line_color=None,
+            tags=_tags(line, y),
+        )
 
 
 def _tags(line: Line, y: Axis) -> list[object]:

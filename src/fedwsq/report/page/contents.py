@@ -15,6 +15,8 @@ from fedwsq.report.looks import Look, look
 from fedwsq.report.page.charts import Line, points_each
 from fedwsq.report.page.command import repeat_command
 from fedwsq.report.page.drawings import Chart, Table, accuracy_charts, panel_charts
+from fedwsq.report.page.findings import read_findings
+from fedwsq.report.page.insights import Found, Insights, insights
 from fedwsq.report.page.tables import (
     Classes,
     Entry,
@@ -74,6 +76,7 @@ class Page:
     absent: str
     classes: Classes | None
     failures: Table | None
+    insights: Insights | None
     differences: Table
     shared: Sequence[tuple[str, str]]
     runs: Sequence[RunEntry]
@@ -85,12 +88,13 @@ def contents(readings: Sequence[Reading]) -> Page:
     entries = [_entry(number, group) for number, group in enumerate(groups)]
     lines = [_line(entry, group) for entry, group in zip(entries, groups, strict=True)]
     metric = _metric(readings)
+    found = {run.folder: read_findings(run.folder) for run in readings}
     panels, absent = panel_charts(lines)
     return Page(
         title=_title(groups),
         setting=_setting(groups),
         counted=_counted(readings),
-        notices=_notices(readings),
+        notices=_notices(readings, found),
         doubts=[text(flag) for flag in flags(groups)] if len(readings) > 1 else [],
         facts=_facts(groups, metric),
         metric=metric,
@@ -101,6 +105,7 @@ def contents(readings: Sequence[Reading]) -> Page:
         absent=_listed([title.lower() for title in absent]),
         classes=by_class(entries, groups),
         failures=reasons(groups),
+        insights=insights(entries, groups, found),
         differences=differences(groups),
         shared=shared(groups),
         runs=[
@@ -164,14 +169,14 @@ def _counted(readings: Sequence[Reading]) -> str:
     return f"{count(len(readings), 'run')} ({each}), {count(rows, 'round')}, read {made}"
 
 
-def _notices(readings: Sequence[Reading]) -> list[str]:
+def _notices(readings: Sequence[Reading], found: Found) -> list[str]:
     """What a reader must know before believing any number."""
-    found = []
+    notices = []
     for run in readings:
-        said = _problems(run)
+        said = [*_problems(run), *found[run.folder].problems]
         if said:
-            found.append(f"{run.name}: {'; '.join(said)}")
-    return [text(notice) for notice in found]
+            notices.append(f"{run.name}: {'; '.join(said)}")
+    return [text(notice) for notice in notices]
 
 
 def _problems(run: Reading) -> list[str]:

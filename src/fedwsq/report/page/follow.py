@@ -53,7 +53,7 @@ class Followed:
 
 def _stamp(folder: Path) -> Stamp:
     found = []
-    for path in sorted(folder.glob("*.*")):
+    for path in sorted([*folder.glob("*.*"), *folder.glob("analysis/*.json")]):
         try:
             status = path.stat()
         except FileNotFoundError:  # one that was only there to be renamed

@@ -24,6 +24,8 @@ function remember(key, value) {
 
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const pause = () => new Promise((done) => setTimeout(done, 0));
+// A landscape has contours too, which belong to no group.
+const lines = (figure) => figure.renderers.filter(({ glyph }) => glyph?.tags.length);
 
 /* Theme: the system's, unless the reader chose; paper is always light. */
 
@@ -55,7 +57,10 @@ function paint(figure) {
   for (const grid of figure.center) {
     grid.grid_line_color = colour("--grid");
   }
-  for (const { glyph } of figure.renderers) {
+  for (const bar of figure.right) {
+    bar.setv({ major_label_text_color: colour("--quiet"), title_text_color: colour("--quiet") });
+  }
+  for (const { glyph } of lines(figure)) {
     const tone = colour(`--line-${glyph.tags[1]}`);
     glyph.setv({ [glyph.type === "Line" ? "line_color" : "fill_color"]: { value: tone } });
   }
@@ -99,7 +104,7 @@ async function draw(plot) {
 }
 
 function showGroups(figure) {
-  for (const renderer of figure.renderers) {
+  for (const renderer of lines(figure)) {
     renderer.visible = !hidden.has(renderer.glyph.tags[0]);
   }
 }
@@ -108,7 +113,7 @@ function showGroups(figure) {
 
 function smooth(figure) {
   const wanted = recall("smooth", "no") === "yes";
-  for (const { glyph } of figure.renderers) {
+  for (const { glyph } of lines(figure)) {
     if (!glyph.tags.includes("accuracy")) {
       continue;
     }
@@ -188,7 +193,7 @@ const NEAR = 60;  // pixels
 function nearest(figure, left, top) {
   const { frame } = Bokeh.index.get_by_id(figure.id);
   let found = null;
-  for (const { glyph, data_source, visible } of figure.renderers) {
+  for (const { glyph, data_source, visible } of lines(figure)) {
     if (glyph.type !== "Line" || !visible) {
       continue;
     }

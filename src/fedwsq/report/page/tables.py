@@ -187,9 +187,18 @@ def by_class(entries: Sequence[Entry], groups: Sequence[Group]) -> Classes | Non
     if len(widths) != 1 or max(widths) > MOST_CLASSES:
         return None
     (width,) = widths
-    head = [str(number) for number in range(width)]
+    head = class_names(groups, width)
     caption = "Accuracy on each class after the last scored round, in percent, mean over seeds."
     return Classes(caption, head, rows)
+
+
+def class_names(groups: Sequence[Group], count: int) -> list[str]:
+    """As all runs call them; numbers where they differ, or have no names."""
+    names = {run.classes for group in groups for run in group.runs}
+    common = names.pop() if len(names) == 1 else ()
+    if len(common) != count:
+        return [str(number) for number in range(count)]
+    return [text(name) for name in common]
 
 
 def _last_classes(run: Reading) -> list[float]:
