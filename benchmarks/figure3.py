@@ -28,31 +28,58 @@ def read(run: Path) -> dict[str, Any]:
 
 
 def summary(run: Path) -> Row:
-    """The figures of one run, rounded as far as they mean anything."""
-    found = read(run)
+    """The figures of one run, as far as it was analysed."""
     last = rows(run)[-1]
-    hessian = found["hessian"]
-    landscape = found["landscape"]
-    layers = found["gradients"]["layers"].values()
-    return {
+    figures = {
         "rounds": last["round"],
         "test_accuracy": last["test_accuracy"],
-        "test_accuracy_smoothed": last["test_accuracy_ema"],
         "test_loss": last["test_loss"],
-        "top_eigenvalue": {name: hessian[name]["eigenvalues"][0] for name in COORDINATES},
-        "largest_residual": max(hessian[name]["residuals"][0] for name in COORDINATES),
-        "converged": all(hessian[name]["converged"] for name in COORDINATES),
-        "examples": hessian["examples"],
-        "landscape": {name: landscape[name] for name in ("examples", "steps", "centre", "loss")},
-        "rise": {str(step): rise(landscape, step) for step in (0.2, 0.4, 1.0)},
-        "updates": found["updates"]["source"],
-        "kurtosis": by_round(found["updates"], lambda kept: kept["kurtosis"]),
-        "equal_bytes": by_round(found["updates"], lambda kept: kept["equal_bytes"]),
-        "cosine_to_mean": by_round(found["drift"], lambda kept: np.mean(kept["all"]["cosine"])),
-        "gradient_share": {
-            part: np.mean([layer[part] for layer in layers]) for part in ("weight", "ones")
-        },
     }
+    for name, found in read(run).items():
+        figures |= PARTS[name](found) if name in PARTS else {}
+    return figures
+
+
+def curvature(found: Row) -> Row:
+    return {
+        "top_eigenvalue": {name: found[name]["eigenvalues"] for name in COORDINATES},
+        "residual": {name: found[name]["residuals"] for name in COORDINATES},
+        "products": {name: found[name]["products"] for name in COORDINATES},
+        "curvature_examples": found["examples"],
+    }
+
+
+def landscape(found: Row) -> Row:
+    kept = {name: found[name] for name in ("examples", "steps", "centre", "loss")}
+    steps = [step for step in found["steps"] if step > 0]
+    return {"landscape": kept, "rise": {f"{step:.2f}": rise(found, step) for step in steps}}
+
+
+def updates(found: Row) -> Row:
+    return {
+        "updates": found["source"],
+        "kurtosis": by_round(found, lambda kept: kept["kurtosis"]),
+        "equal_bytes": by_round(found, lambda kept: kept["equal_bytes"]),
+    }
+
+
+def drift(found: Row) -> Row:
+    return {"cosine_to_mean": by_round(found, lambda kept: np.mean(kept["all"]["cosine"]))}
+
+
+def gradients(found: Row) -> Row:
+    layers = found["layers"].values()
+    shares = {part: np.mean([layer[part] for layer in layers]) for part in ("weight", "ones")}
+    return {"gradient_share": shares}
+
+
+PARTS = {
+    "hessian": curvature,
+    "landscape": landscape,
+    "updates": updates,
+    "drift": drift,
+    "gradients": gradients,
+}
 
 
 def by_round(found: Row, of: Any) -> Row:
@@ -79,17 +106,18 @@ def rounded(value: Any) -> Any:
 
 def table(runs: dict[str, Row]) -> str:
     lines = [
-        "| method | accuracy | eigenvalue, raw | effective | relative | loss, centre | rise at 0.2 "
-        "| 0.4 | 1 | kurtosis by round |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| method | accuracy | eigenvalue, raw | effective | relative | loss, centre | rise, near "
+        "| rise, far | kurtosis by round |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, run in runs.items():
-        tops = " | ".join(f"{run['top_eigenvalue'][each]:.3g}" for each in COORDINATES)
-        rises = " | ".join(f"{each:.3g}" for each in run["rise"].values())
-        kurtoses = ", ".join(f"{number}: {each:.1f}" for number, each in run["kurtosis"].items())
-        accuracy = f"{run['test_accuracy_smoothed']:.3f}"
-        centre = f"{run['landscape']['centre']:.3g}"
-        lines.append(f"| {name} | {accuracy} | {tops} | {centre} | {rises} | {kurtoses} |")
+        tops = run.get("top_eigenvalue", {})
+        cells = [f"{tops[each][0]:.3g}" if tops.get(each) else "" for each in COORDINATES]
+        cells.append(f"{run['landscape']['centre']:.3g}")
+        rises = list(run["rise"].values())
+        cells += [f"{rises[0]:.3g}", f"{rises[-1]:.3g}"]
+        cells.append(", ".join(f"{number}: {each:.1f}" for number, each in run["kurtosis"].items()))
+        lines.append(f"| {name} | {run['test_accuracy']:.3f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -116,15 +144,16 @@ def plot(runs: dict[str, Row], updates: dict[str, Any], path: Path) -> None:
     figure = pyplot.figure(figsize=(2.4 * len(runs), 6.4), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.25))
     contours(above, runs)
-    curvature, kurtosis, errors = below.subplots(1, 3)
+    sharpness, kurtosis, errors = below.subplots(1, 3)
     names = list(runs)
     width = 0.8 / len(COORDINATES)
     for number, each in enumerate(COORDINATES):
-        tops = [run["top_eigenvalue"][each] for run in runs.values()]
-        curvature.bar(np.arange(len(names)) + number * width, tops, width, label=each)
-    curvature.set_xticks(np.arange(len(names)) + width, names, rotation=45)
-    curvature.set(yscale="log", ylabel="largest Hessian eigenvalue")
-    curvature.legend(fontsize="x-small", title="coordinates", title_fontsize="x-small")
+        found = [run.get("top_eigenvalue", {}).get(each) or [np.nan] for run in runs.values()]
+        places = np.arange(len(names)) + number * width
+        sharpness.bar(places, [tops[0] for tops in found], width, label=each)
+    sharpness.set_xticks(np.arange(len(names)) + width, names, rotation=45)
+    sharpness.set(yscale="log", ylabel="largest Hessian eigenvalue")
+    sharpness.legend(fontsize="x-small", title="coordinates", title_fontsize="x-small")
     draw_kurtosis(kurtosis, updates)
     kurtosis.legend(fontsize="x-small")
     draw_errors(errors, updates)
