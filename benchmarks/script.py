@@ -30,3 +30,13 @@ def report(text: str, file: Path | None) -> None:
     print(text)
     if file:
         file.write_text(text)
+
+
+def keep(row: Row, name: str, write: Path | None) -> None:
+    """Print what was found, and put it beside what else the file holds."""
+    print(json.dumps({name: row}), flush=True)
+    if write is None:
+        return
+    found = json.loads(write.read_text()) if write.exists() else {}
+    found[name] = row
+    write.write_text(json.dumps(dict(sorted(found.items())), indent=1) + "\n")

@@ -1,6 +1,7 @@
 """Rounds that count: the same weights in plain and under masks, whoever drops out and whenever."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,14 +9,16 @@ import torch
 
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.tree import fingerprint
+from fedwsq.federation.hello import encode_hello
 from fedwsq.federation.simulation import simulate
-from fedwsq.transports import Reply
-from fedwsq.wire import Kind, decode, open_message
+from fedwsq.transports import Reply, Serial
+from fedwsq.wire import Kind, decode, encode, open_message
 from harness import tiny
 
 pytest.importorskip("cryptography", reason="needs the extra: pip install 'fedwsq[secure]'")
 pytest.importorskip("Crypto", reason="needs the extra: pip install 'fedwsq[secure]'")
 
+from fedwsq.federation.phases import VOTES
 from fedwsq.federation.tally import Tally
 
 CPU = torch.device("cpu")
@@ -235,10 +238,121 @@ def test_a_tensor_that_did_not_move_adds_nothing_and_a_forged_count_is_refused()
         tally.counted(words, agreed, 3)
 
 
+@pytest.mark.parametrize(("residue", "replied"), [(8, 5), (2, 0)])
+def test_a_residue_that_is_no_vote_leaves_the_round_empty(residue, replied, tmp_path):
+    """Masks hide who forged it, and the count shows that somebody did; 8 is 0, modulo 8."""
+    server = server_of(counting(True), tmp_path)
+    schema = server.charter.schema
+    cheat = next(iter(server.sample(1)))
+    carried = server.transport.dispatch
+
+    def forging(body, orders, deadline=None):
+        for answer in carried(body, orders, deadline):
+            said = decode(answer.payload, schema) if answer.key.client == cheat else None
+            if said is not None and said.packets:
+                for name in server.charter.uplink.coded:
+                    tally = Tally(server.charter.uplink, 5)
+                    part = tally.vote_wire[schema.index[name]]
+                    words = part.unpack(said.packets["delta"][name].code)
+                    forged = part.pack(part.reduce(words + np.uint8(residue)))
+                    said.packets["delta"][name] = VOTES.packet(part, forged)
+                answer = Reply(answer.key, encode(said, schema))
+            yield answer
+
+    server.transport.dispatch = forging
+    before = fingerprint(server.params)
+    record = server.step()
+    assert record.replied == replied
+    assert (fingerprint(server.params) == before) == (not replied)
+    assert all("somebody's ballot was none" in why for why in record.failures.values())
+
+
+class Listening:
+    """Carries everything, and keeps the first order to train with its broadcast."""
+
+    def __init__(self, inner):
+        self.inner = inner
+        self.heard = None
+
+    def dispatch(self, body, orders, deadline=None):
+        if body and self.heard is None:
+            self.heard = (body, orders[0])
+        return self.inner.dispatch(body, orders, deadline)
+
+    def close(self):
+        self.inner.close()
+
+
+def test_a_client_gives_nothing_but_its_part_in_a_sum(tmp_path):
+    """A server that asks for more, in words that a client of another plan would answer."""
+    simulation = simulate(counting(True))
+    charter = simulation.charter
+    site = simulation.site(CPU, tmp_path / "clients")
+    transport = Listening(simulation.serial(CPU, tmp_path / "others"))
+    simulation.server(transport, spill=tmp_path).step()
+    body, order = transport.heard
+    message = decode(order.head, charter.schema)
+
+    for kind, why in ((Kind.ORDER, "an update of its own"), (Kind.EVALUATE, "own examples")):
+        asked = replace(message, kind=kind, text="", rates=(1.0,))
+        with pytest.raises(MessageError, match=why):
+            site.answer(body, order._replace(head=encode(asked, charter.schema)))
+    hello = order._replace(head=encode_hello(charter, order.key.client, message.run))
+    welcome = json.loads(decode(site.answer(b"", hello), charter.schema).text)
+    assert (welcome["examples"], welcome["labels"]) == (1, [])
+
+
+class TwoTongues:
+    """A server that has all but one client cast nothing: it tells them that nothing moved."""
+
+    def __init__(self, inner, charter, client):
+        self.inner = inner
+        self.charter = charter
+        self.client = client
+        self.votes = {}  # client -> the order as it was
+
+    def dispatch(self, body, orders, deadline=None):
+        sent = []
+        for order in orders:
+            message = decode(order.head, self.charter.schema)
+            if message.kind == Kind.PHASE and message.states:
+                self.votes[order.key.client] = order
+                if order.key.client != self.client:
+                    order = self.stilled(order)
+            sent.append(order)
+        return self.inner.dispatch(body, sent, deadline)
+
+    def stilled(self, order):
+        message = decode(order.head, self.charter.schema)
+        states = {name: torch.zeros(1) for name in message.states["delta"]}
+        silent = replace(message, states={"delta": states})
+        return order._replace(head=encode(silent, self.charter.schema))
+
+    def close(self):
+        self.inner.close()
+
+
+def test_a_server_that_speaks_with_two_tongues_learns_no_sum(tmp_path):
+    simulation = simulate(counting(True))
+    site = simulation.site(CPU, tmp_path / "clients")
+    client = next(iter(server_of(counting(True), tmp_path).sample(1)))
+    transport = TwoTongues(Serial(site.answer), simulation.charter, client)
+    record = simulation.server(transport, spill=tmp_path).step()
+    assert record.replied == 0
+    assert any("does not hold" in why for why in record.failures.values())
+    # Nor does it help to ask the one again, for nothing: the difference would be its update.
+    again = transport.stilled(transport.votes[client])
+    with pytest.raises(MessageError, match="told otherwise than before"):
+        site.answer(b"", again)
+    assert site.answer(b"", transport.votes[client])
+
+
 @pytest.mark.parametrize(
     ("overrides", "why"),
     [
         ({"uplink.bits": 4}, "even steps"),
+        ({"data.client_test": 0.2}, "own examples"),
+        ({"eval_clients": True}, "own examples"),
         ({"uplink.codec": {"name": "uq"}, "uplink.bits": 4}, "even steps"),
         ({"uplink.rest": "danuq8"}, "fixed-point"),
         ({"aggregation": "examples"}, "aggregation=uniform"),

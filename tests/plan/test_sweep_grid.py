@@ -34,6 +34,15 @@ def test_bits_are_for_codecs_that_have_a_choice():
     ]
 
 
+def test_bits_that_a_cell_needs_are_not_left_out_to_see_what_applies():
+    """Counted sums have even steps: one bit, and not the four that a codec usually has."""
+    words = ["method=fedwsq", "aggregation=uniform", "uplink.counts=false,true", "uplink.bits=1"]
+    cells = read_grid(words).cells()
+    assert [cell.plan.uplink.counts for cell in cells] == [False, True]
+    with pytest.raises(ConfigError, match="even steps"):
+        read_grid([*words, "uplink.bits=4"]).cells()
+
+
 @pytest.mark.parametrize(
     ("word", "values"),
     [

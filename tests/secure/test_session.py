@@ -205,3 +205,24 @@ def test_thresholds_and_cohorts():
     assert [threshold(n) for n in (3, 5, 20, 100)] == [3, 4, 14, 67]
     with pytest.raises(ConfigError, match="at least 3"):
         Session(bytes(16), 1, bytes(16), (1, 2))
+
+
+def test_masks_are_used_once():
+    hall = Hall([2, 3, 5, 8, 13], ballots=1)
+    hall.run()
+    member, memory = hall.members[2], hall.memories[2]
+    votes = hall.votes[2][0]
+    member.ballot(memory, 0, LAYOUT, votes)  # the same again is no news
+    other = [np.zeros_like(each) for each in votes]
+    with pytest.raises(MessageError, match="another ballot under the masks"):
+        member.ballot(memory, 0, LAYOUT, other)
+
+
+def test_who_was_told_otherwise_than_the_others_signs_another_text():
+    hall = Hall([2, 3, 5, 8, 13], ballots=1)
+    for client, member in hall.members.items():
+        member.hear(hall.memories[client], 0, "this" if client == 2 else "that")
+    with pytest.raises(MessageError, match="does not hold"):
+        hall.run()
+    with pytest.raises(MessageError, match="told otherwise than before"):
+        hall.members[2].hear(hall.memories[2], 0, "that")

@@ -15,6 +15,7 @@ class Learned(NamedTuple):
     loss: float
     state: State
     start: Vectors
+    received: str = ""  # fingerprint of all that training began with
 
 
 class Work(NamedTuple):

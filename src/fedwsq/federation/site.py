@@ -13,7 +13,7 @@ import torch
 
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.threads import one_thread
-from fedwsq.core.tree import sub, to_device
+from fedwsq.core.tree import fingerprint, sub, to_device
 from fedwsq.core.types import Key, Params, State, Update, Vectors
 from fedwsq.data import Dataset
 from fedwsq.evaluation import total
@@ -120,6 +120,8 @@ class Site:
 
     def _train(self, body: bytes | memoryview, head: Opened) -> Message:
         """Train for one client and answer with its coded update."""
+        if self.charter.plan.uplink.secure:
+            raise MessageError("asked for an update of its own, but uplink.secure is on here")
         received = self.receive(body)
         order = self._read_order(head, Kind.ORDER, received)
         began = time.perf_counter()
@@ -194,7 +196,9 @@ class Site:
                 name: x.detach().float().cpu() + before.get(name, 0.0)
                 for name, x in update.vectors["delta"].items()
             }
-            return Learned(delta, update.metrics.get("loss", 0.0), state, start)
+            kept = start if self.way.keeps_model else {}
+            loss = update.metrics.get("loss", 0.0)
+            return Learned(delta, loss, state, kept, fingerprint(_flat(start)))
 
         def remember(learned: Learned, decoded: Params) -> None:
             state = learned.state
@@ -308,8 +312,10 @@ class Site:
 
     def _evaluate(self, body: bytes | memoryview, head: Opened) -> Message:
         """Score the broadcast model on the client's own test examples."""
-        if self.charter.plan.privacy is not None:
-            raise MessageError("privacy does not cover scores of a client's own examples")
+        if self._reserved:
+            raise MessageError(
+                "this plan's privacy does not cover scores of a client's own examples"
+            )
         order = self._load_to_score(body, head, Kind.EVALUATE)
         batches = batches_of(self.data.test_shard(order.key.client))
         scores = [self.scorer.score(batch) for batch in batches]
@@ -323,6 +329,12 @@ class Site:
         order = self._load_to_score(body, head, Kind.SCORE)
         scores = self.scorer.score(self.test.batch(order.key.client))
         return replace(_answer_to(order, Kind.SCORES), text=write_scores(scores))
+
+    @property
+    def _reserved(self) -> bool:
+        """Whether a client tells of itself no more than its part in a round."""
+        plan = self.charter.plan
+        return plan.privacy is not None or plan.uplink.secure
 
     def _load_to_score(self, body: bytes | memoryview, head: Opened, kind: Kind) -> Message:
         charter = self.charter
@@ -350,7 +362,7 @@ class Site:
         if different is not None:
             raise MessageError(different)
         size = self.data.size(hello.key.client)
-        if self.charter.plan.privacy is not None:
+        if self._reserved:
             size = Size(1)  # as everybody says then
         about = {
             "examples": size.examples,
@@ -391,6 +403,12 @@ class Cache:
     def put(self, body: bytes | memoryview, received: Received) -> None:
         kept = self._held[-(self.most - 1) :] if self.most > 1 else []
         self._held = [*kept, (body, received)]
+
+
+def _flat(vectors: Vectors) -> Params:
+    return {
+        f"{vector}/{name}": x for vector, params in vectors.items() for name, x in params.items()
+    }
 
 
 def _answer_to(order: Message, kind: Kind) -> Message:

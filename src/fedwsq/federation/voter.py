@@ -1,5 +1,6 @@
 """A client's part in a round that counts: it trains once, and answers phase by phase."""
 
+import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ from fedwsq.federation.charter import Charter
 from fedwsq.federation.learned import Learned, Work
 from fedwsq.federation.memory import ClientMemory, ClientStore, MemoryLost
 from fedwsq.federation.phases import BALLOTS, VOTES, Phase, session_of
-from fedwsq.federation.tally import Tally
+from fedwsq.federation.tally import Scales, Tally
 from fedwsq.secure import spoken
 from fedwsq.secure.keys import Keyring, SimulatedKeys
 from fedwsq.secure.member import Member, Memory
@@ -49,6 +50,10 @@ class Voter:
             scales = read_scales(order, self.charter)
             cast = self._tally(asked).votes(learned.delta, scales, learned.loss)
             work.remember(learned, cast.decoded)
+            if self.keyring is not None:
+                with self._session(order, asked) as here:
+                    before = here.memory.told.get(0, "")
+                    here.member.hear(here.memory, 1, told(before, asked, scales))
             return self._cast_votes(order, asked, cast.words, said)
         return replace(said, text=json.dumps({"phase": phase, **self._talk(phase, order, asked)}))
 
@@ -63,6 +68,7 @@ class Voter:
         if self.keyring is not None:
             with self._session(order, asked) as here:
                 here.member.receive(here.memory, spoken.read_octets(asked.get("sealed")))
+                here.member.hear(here.memory, 0, told(learned.received, asked))
         words = tally.spreads(learned.delta)
         masked = self._masked(order, asked, 0, tally.spread_layout, words)
         return pack(tally.spread_layout, masked).hex()
@@ -167,6 +173,12 @@ class Here:
     def __exit__(self, kind: object, *rest: object) -> None:
         if kind is None:
             self.vault.save(self.member.session, self.memory)
+
+
+def told(before: str, asked: dict[str, Any], scales: Scales | None = None) -> str:
+    """Stands for what a ballot is cast on: the model, the number of voters, the scales."""
+    said = json.dumps([before, asked["voters"], scales])
+    return hashlib.blake2b(said.encode(), digest_size=16).hexdigest()
 
 
 def read_scales(order: Message, charter: Charter) -> dict[str, float]:

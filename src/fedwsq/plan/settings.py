@@ -227,6 +227,11 @@ class Plan:
                 f"{what} sums at most {MAX_VOTERS} clients a round; clients_per_round is "
                 f"{self.clients_per_round}"
             )
+        if self.uplink.secure and (self.eval_clients or self.data.client_test):
+            raise ConfigError(
+                "eval_clients and data.client_test tell of each client's own examples, "
+                "which uplink.secure keeps with it; leave them out"
+            )
         if self.uplink.secure and self.clients_per_round < MIN_COHORT:
             raise ConfigError(
                 f"uplink.secure hides a client among at least {MIN_COHORT}; clients_per_round is "

@@ -17,7 +17,7 @@ from fedwsq.secure.keys import (
     seal,
     unseal,
 )
-from fedwsq.secure.ring import Layout, Words, add, mask, reduced
+from fedwsq.secure.ring import Layout, Words, add, mask, reduced, words_digest
 from fedwsq.secure.session import Session, set_digest
 
 PAIR = b"pair"  # purpose of the keys behind masks that two clients share
@@ -68,6 +68,8 @@ class Memory:
     sealed: dict[int, bytes] = field(default_factory=dict)  # from whom, shares for this client
     own_shares: bytes = b""
     consented: dict[int, list[int]] = field(default_factory=dict)  # ballot -> the set it signed
+    told: dict[int, str] = field(default_factory=dict)  # ballot -> digest of what it was cast on
+    cast: dict[int, str] = field(default_factory=dict)  # ballot -> digest of what was cast
 
 
 def own_key(seed: bytes) -> bytes:
@@ -80,9 +82,13 @@ def commitment(seed: bytes) -> bytes:
     return derive_key(seed, b"commitment")
 
 
-def consent_text(session: Session, ballot: int, clients: Collection[int]) -> bytes:
-    """What is signed before a set of clients is unmasked."""
-    return session.about("consent", ballot, set_digest(list(clients)))
+def consent_text(session: Session, ballot: int, clients: Collection[int], told: str) -> bytes:
+    """What is signed before a set of clients is unmasked.
+
+    `told` stands for all that the server said before they cast their ballots. One that told one
+    client this and the others that, so that they would cast nothing, has no signatures that hold.
+    """
+    return session.about("consent", ballot, set_digest(list(clients)), told)
 
 
 @dataclass(frozen=True)
@@ -128,10 +134,20 @@ class Member:
             sealed[peer] = seal(key, parts[peer], self._about_shares(self.client, peer))
         return sealed
 
+    def hear(self, memory: Memory, number: int, told: str) -> None:
+        """Keep what stands for all that a ballot is cast on; it is never cast on anything else."""
+        if memory.told.setdefault(number, told) != told:
+            raise MessageError("told otherwise than before of what this ballot is cast on")
+
     def ballot(
         self, memory: Memory, number: int, layout: Layout, words: Sequence[Words]
     ) -> list[Words]:
-        """The integers under the masks of this ballot."""
+        """The integers under the masks of this ballot, and of no others: two that differ would
+        show by how much.
+        """
+        cast = words_digest(words)
+        if memory.cast.setdefault(number, cast) != cast:
+            raise MessageError("asked to cast another ballot under the masks of the one before")
         masked = [each.copy() for each in words]
         add(masked, mask(layout, own_key(memory.secrets[number].own)))
         pair = Exchange(memory.secrets[number].pair, PAIR)
@@ -165,7 +181,7 @@ class Member:
         if not set(asked) <= set(self.session.cohort):
             raise MessageError("asked to unmask clients that are not in this session")
         self._require_enough(asked, "voted")
-        return self.identity.sign(consent_text(self.session, number, asked))
+        return self.identity.sign(self._consent_text(memory, number, asked))
 
     def reveal(self, memory: Memory, number: int, signatures: Mapping[int, bytes]) -> Reveal:
         """Shares that unmask the set that enough neighbours signed."""
@@ -174,7 +190,7 @@ class Member:
         voted = memory.consented[number]
         circle = set(self.session.circle(self.client))
         signers = circle.intersection(signatures, voted)
-        text = consent_text(self.session, number, voted)
+        text = self._consent_text(memory, number, voted)
         for signer in signers:
             require_signature(self._identity(signer), signatures[signer], text, f"client {signer}")
         self._require_enough(signers, "signed the set")
@@ -188,6 +204,9 @@ class Member:
             else:
                 pair[peer] = shares.pair
         return Reveal(own, pair)
+
+    def _consent_text(self, memory: Memory, number: int, clients: Collection[int]) -> bytes:
+        return consent_text(self.session, number, clients, memory.told.get(number, ""))
 
     def _active(self, memory: Memory, number: int) -> list[int]:
         """The neighbours that this ballot's pairs are with."""

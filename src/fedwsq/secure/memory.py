@@ -30,6 +30,8 @@ class Vault:
             {int(peer): bytes.fromhex(sealed) for peer, sealed in kept["sealed"].items()},
             bytes.fromhex(kept["own_shares"]),
             {int(ballot): clients for ballot, clients in kept["consented"].items()},
+            {int(ballot): told for ballot, told in kept["told"].items()},
+            {int(ballot): cast for ballot, cast in kept["cast"].items()},
         )
 
     def save(self, session: Session, memory: Memory) -> None:
@@ -42,6 +44,8 @@ class Vault:
             "sealed": {peer: sealed.hex() for peer, sealed in memory.sealed.items()},
             "own_shares": memory.own_shares.hex(),
             "consented": memory.consented,
+            "told": memory.told,
+            "cast": memory.cast,
         }
         self._write("session.json", kept)
 

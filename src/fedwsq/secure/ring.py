@@ -1,5 +1,6 @@
 """Integers modulo a small power of two: masked, added, packed."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,6 +83,14 @@ def add(into: Sequence[Words], words: Sequence[Words], sign: int = 1) -> None:
 
 def reduced(layout: Layout, words: Sequence[Words]) -> list[Words]:
     return [part.reduce(each) for part, each in zip(layout, words, strict=True)]
+
+
+def words_digest(words: Sequence[Words]) -> str:
+    """Whether integers are the same; it stays with whoever cast them."""
+    digest = hashlib.blake2b(digest_size=16)
+    for each in words:
+        digest.update(each.tobytes())
+    return digest.hexdigest()
 
 
 def zeros(layout: Layout) -> list[Words]:
