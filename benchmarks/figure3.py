@@ -19,6 +19,7 @@ from fedwsq.analysis.pictures import COORDINATES, draw_errors, draw_kurtosis
 from script import Row, parser, rows
 
 METHODS = ("fedavg", "fedsmoo", "fedacg", "fedwon", "fedwsq")
+SHOWN = ("fedavg", "fedwon", "fedwsq")  # without and with standardized weights
 DIGITS = 4
 
 
@@ -113,17 +114,18 @@ def table(runs: dict[str, Row]) -> str:
     for name, run in runs.items():
         tops = run.get("top_eigenvalue", {})
         cells = [f"{tops[each][0]:.3g}" if tops.get(each) else "" for each in COORDINATES]
-        cells.append(f"{run['landscape']['centre']:.3g}")
-        rises = list(run["rise"].values())
-        cells += [f"{rises[0]:.3g}", f"{rises[-1]:.3g}"]
-        cells.append(", ".join(f"{number}: {each:.1f}" for number, each in run["kurtosis"].items()))
+        centre = run.get("landscape", {}).get("centre", np.nan)
+        rises = list(run.get("rise", {"": np.nan}).values())
+        cells += [f"{each:.3g}" for each in (centre, rises[0], rises[-1])]
+        kurtoses = run.get("kurtosis", {})
+        cells.append(", ".join(f"{number}: {each:.1f}" for number, each in kurtoses.items()))
         lines.append(f"| {name} | {run['test_accuracy']:.3f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def codec_table(runs: dict[str, Row]) -> str:
     """Errors at equal bytes by round, of the plain model and of the standardized one."""
-    shown = [name for name in ("fedavg", "fedwsq") if name in runs]
+    shown = [name for name in SHOWN if "equal_bytes" in runs.get(name, {})]
     numbers = list(runs[shown[0]]["equal_bytes"])
     head = [f"{name}, round {number}" for name in shown for number in numbers]
     lines = [f"| bits | codec | {' | '.join(head)} |", "|---" * (2 + len(head)) + "|"]
@@ -164,11 +166,13 @@ def contours(figure: Any, runs: dict[str, Row]) -> None:
     """What the loss rises by, on one scale: models differ in their loss at the centre."""
     found = {}
     for name, run in runs.items():
-        landscape = run["landscape"]
+        landscape = run.get("landscape")
+        if landscape is None:
+            continue
         found[name] = np.array(landscape["loss"], np.float64) - landscape["centre"]
     low = min(float(np.nanmin(each)) for each in found.values())
     high = max(float(np.nanquantile(each, 0.6)) for each in found.values())
-    cells = figure.subplots(1, len(runs), sharey=True)
+    cells = figure.subplots(1, len(found), sharey=True)
     for axes, (name, loss) in zip(cells, found.items(), strict=True):
         steps = runs[name]["landscape"]["steps"]
         levels = np.linspace(low, high, 16)
@@ -190,7 +194,8 @@ def main() -> None:
     if args.write:
         args.write.write_text(json.dumps(found, indent=1) + "\n")
     if args.plot:
-        plot(found, {name: read(folder)["updates"] for name, folder in folders.items()}, args.plot)
+        every = {name: read(folder).get("updates") for name, folder in folders.items()}
+        plot(found, {name: each for name, each in every.items() if each}, args.plot)
 
 
 if __name__ == "__main__":
