@@ -19,6 +19,7 @@ from fedwsq.analysis.pictures import COORDINATES, draw_errors, draw_kurtosis
 from script import Row, parser, rows
 
 METHODS = ("fedavg", "fedsmoo", "fedacg", "fedwon", "fedwsq")
+SHOWN = ("fedavg", "fedwon", "fedwsq")  # without and with standardized weights
 DIGITS = 4
 
 
@@ -28,31 +29,58 @@ def read(run: Path) -> dict[str, Any]:
 
 
 def summary(run: Path) -> Row:
-    """The figures of one run, rounded as far as they mean anything."""
-    found = read(run)
+    """The figures of one run, as far as it was analysed."""
     last = rows(run)[-1]
-    hessian = found["hessian"]
-    landscape = found["landscape"]
-    layers = found["gradients"]["layers"].values()
-    return {
+    figures = {
         "rounds": last["round"],
         "test_accuracy": last["test_accuracy"],
-        "test_accuracy_smoothed": last["test_accuracy_ema"],
         "test_loss": last["test_loss"],
-        "top_eigenvalue": {name: hessian[name]["eigenvalues"][0] for name in COORDINATES},
-        "largest_residual": max(hessian[name]["residuals"][0] for name in COORDINATES),
-        "converged": all(hessian[name]["converged"] for name in COORDINATES),
-        "examples": hessian["examples"],
-        "landscape": {name: landscape[name] for name in ("examples", "steps", "centre", "loss")},
-        "rise": {str(step): rise(landscape, step) for step in (0.2, 0.4, 1.0)},
-        "updates": found["updates"]["source"],
-        "kurtosis": by_round(found["updates"], lambda kept: kept["kurtosis"]),
-        "equal_bytes": by_round(found["updates"], lambda kept: kept["equal_bytes"]),
-        "cosine_to_mean": by_round(found["drift"], lambda kept: np.mean(kept["all"]["cosine"])),
-        "gradient_share": {
-            part: np.mean([layer[part] for layer in layers]) for part in ("weight", "ones")
-        },
     }
+    for name, found in read(run).items():
+        figures |= PARTS[name](found) if name in PARTS else {}
+    return figures
+
+
+def curvature(found: Row) -> Row:
+    return {
+        "top_eigenvalue": {name: found[name]["eigenvalues"] for name in COORDINATES},
+        "residual": {name: found[name]["residuals"] for name in COORDINATES},
+        "products": {name: found[name]["products"] for name in COORDINATES},
+        "curvature_examples": found["examples"],
+    }
+
+
+def landscape(found: Row) -> Row:
+    kept = {name: found[name] for name in ("examples", "steps", "centre", "loss")}
+    steps = [step for step in found["steps"] if step > 0]
+    return {"landscape": kept, "rise": {f"{step:.2f}": rise(found, step) for step in steps}}
+
+
+def updates(found: Row) -> Row:
+    return {
+        "updates": found["source"],
+        "kurtosis": by_round(found, lambda kept: kept["kurtosis"]),
+        "equal_bytes": by_round(found, lambda kept: kept["equal_bytes"]),
+    }
+
+
+def drift(found: Row) -> Row:
+    return {"cosine_to_mean": by_round(found, lambda kept: np.mean(kept["all"]["cosine"]))}
+
+
+def gradients(found: Row) -> Row:
+    layers = found["layers"].values()
+    shares = {part: np.mean([layer[part] for layer in layers]) for part in ("weight", "ones")}
+    return {"gradient_share": shares}
+
+
+PARTS = {
+    "hessian": curvature,
+    "landscape": landscape,
+    "updates": updates,
+    "drift": drift,
+    "gradients": gradients,
+}
 
 
 def by_round(found: Row, of: Any) -> Row:
@@ -79,23 +107,25 @@ def rounded(value: Any) -> Any:
 
 def table(runs: dict[str, Row]) -> str:
     lines = [
-        "| method | accuracy | eigenvalue, raw | effective | relative | loss, centre | rise at 0.2 "
-        "| 0.4 | 1 | kurtosis by round |",
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "| method | accuracy | eigenvalue, raw | effective | relative | loss, centre | rise, near "
+        "| rise, far | kurtosis by round |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for name, run in runs.items():
-        tops = " | ".join(f"{run['top_eigenvalue'][each]:.3g}" for each in COORDINATES)
-        rises = " | ".join(f"{each:.3g}" for each in run["rise"].values())
-        kurtoses = ", ".join(f"{number}: {each:.1f}" for number, each in run["kurtosis"].items())
-        accuracy = f"{run['test_accuracy_smoothed']:.3f}"
-        centre = f"{run['landscape']['centre']:.3g}"
-        lines.append(f"| {name} | {accuracy} | {tops} | {centre} | {rises} | {kurtoses} |")
+        tops = run.get("top_eigenvalue", {})
+        cells = [f"{tops[each][0]:.3g}" if tops.get(each) else "" for each in COORDINATES]
+        centre = run.get("landscape", {}).get("centre", np.nan)
+        rises = list(run.get("rise", {"": np.nan}).values())
+        cells += [f"{each:.3g}" for each in (centre, rises[0], rises[-1])]
+        kurtoses = run.get("kurtosis", {})
+        cells.append(", ".join(f"{number}: {each:.1f}" for number, each in kurtoses.items()))
+        lines.append(f"| {name} | {run['test_accuracy']:.3f} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def codec_table(runs: dict[str, Row]) -> str:
     """Errors at equal bytes by round, of the plain model and of the standardized one."""
-    shown = [name for name in ("fedavg", "fedwsq") if name in runs]
+    shown = [name for name in SHOWN if "equal_bytes" in runs.get(name, {})]
     numbers = list(runs[shown[0]]["equal_bytes"])
     head = [f"{name}, round {number}" for name in shown for number in numbers]
     lines = [f"| bits | codec | {' | '.join(head)} |", "|---" * (2 + len(head)) + "|"]
@@ -116,15 +146,16 @@ def plot(runs: dict[str, Row], updates: dict[str, Any], path: Path) -> None:
     figure = pyplot.figure(figsize=(2.4 * len(runs), 6.4), layout="constrained")
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.25))
     contours(above, runs)
-    curvature, kurtosis, errors = below.subplots(1, 3)
+    sharpness, kurtosis, errors = below.subplots(1, 3)
     names = list(runs)
     width = 0.8 / len(COORDINATES)
     for number, each in enumerate(COORDINATES):
-        tops = [run["top_eigenvalue"][each] for run in runs.values()]
-        curvature.bar(np.arange(len(names)) + number * width, tops, width, label=each)
-    curvature.set_xticks(np.arange(len(names)) + width, names, rotation=45)
-    curvature.set(yscale="log", ylabel="largest Hessian eigenvalue")
-    curvature.legend(fontsize="x-small", title="coordinates", title_fontsize="x-small")
+        found = [run.get("top_eigenvalue", {}).get(each) or [np.nan] for run in runs.values()]
+        places = np.arange(len(names)) + number * width
+        sharpness.bar(places, [tops[0] for tops in found], width, label=each)
+    sharpness.set_xticks(np.arange(len(names)) + width, names, rotation=45)
+    sharpness.set(yscale="log", ylabel="largest Hessian eigenvalue")
+    sharpness.legend(fontsize="x-small", title="coordinates", title_fontsize="x-small")
     draw_kurtosis(kurtosis, updates)
     kurtosis.legend(fontsize="x-small")
     draw_errors(errors, updates)
@@ -135,11 +166,13 @@ def contours(figure: Any, runs: dict[str, Row]) -> None:
     """What the loss rises by, on one scale: models differ in their loss at the centre."""
     found = {}
     for name, run in runs.items():
-        landscape = run["landscape"]
+        landscape = run.get("landscape")
+        if landscape is None:
+            continue
         found[name] = np.array(landscape["loss"], np.float64) - landscape["centre"]
     low = min(float(np.nanmin(each)) for each in found.values())
     high = max(float(np.nanquantile(each, 0.6)) for each in found.values())
-    cells = figure.subplots(1, len(runs), sharey=True)
+    cells = figure.subplots(1, len(found), sharey=True)
     for axes, (name, loss) in zip(cells, found.items(), strict=True):
         steps = runs[name]["landscape"]["steps"]
         levels = np.linspace(low, high, 16)
@@ -161,7 +194,8 @@ def main() -> None:
     if args.write:
         args.write.write_text(json.dumps(found, indent=1) + "\n")
     if args.plot:
-        plot(found, {name: read(folder)["updates"] for name, folder in folders.items()}, args.plot)
+        every = {name: read(folder).get("updates") for name, folder in folders.items()}
+        plot(found, {name: each for name, each in every.items() if each}, args.plot)
 
 
 if __name__ == "__main__":

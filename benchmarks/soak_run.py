@@ -332,4 +332,6 @@ def main(folder: Path, life: int, judged: Path) -> None:
 
 
 if __name__ == "__main__":
+    # A shell has its background commands ignore this signal, and their children with them.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     main(Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

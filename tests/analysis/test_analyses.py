@@ -19,6 +19,7 @@ from fedwsq.analysis.updates import at_equal_bytes, between, describe
 from fedwsq.cli import main
 from fedwsq.codecs.levels import levels, normal_error
 from fedwsq.core.errors import ConfigError, RunError
+from fedwsq.report.page.findings import read_findings
 from fedwsq.runs import Run
 from fedwsq.wire import decode
 from harness import rows, tiny
@@ -225,6 +226,11 @@ def test_the_command_writes_numbers_and_pictures(recorded, capsys, tmp_path):
         assert (tmp_path / f"{what}.png").read_bytes().startswith(b"\x89PNG")
         assert what in out
     assert "landscape of 3 x 3 points, about" in err
+    assert "relative coordinates, 20 products or more of about" in err
+    # And the page can read what was written.
+    found = read_findings(recorded[0])
+    assert found.problems == ()
+    assert None not in vars(found).values()
 
 
 def test_runs_stand_side_by_side(recorded, finished, capsys, tmp_path):

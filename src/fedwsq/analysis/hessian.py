@@ -13,6 +13,7 @@ depend on them:
   filter-normalised landscape (Li et al., 2018) shows.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -33,6 +34,7 @@ from fedwsq.training.losses import Criterion
 
 Vector: TypeAlias = NDArray[np.float64]
 Product: TypeAlias = Callable[[Vector], Vector]
+FEWEST_PRODUCTS = 20  # as many vectors as Lanczos' method keeps, unless many values are wanted
 MOST_STEPS = 60  # of Lanczos' method, each of as many products as it keeps vectors
 
 
@@ -48,9 +50,15 @@ def analyze(subject: Subject, options: Options) -> Found:
         if coordinates == "effective" and not is_standardized(raw):
             found["effective"] = found["raw"]  # a plain model computes with what it trains
             continue
-        options.note(f"{subject.name}: hessian, {coordinates} coordinates")
         curvature = Curvature(network, criterion, batches)
         product: Product = curvature.product
+        began = time.perf_counter()
+        product(np.zeros(curvature.size))
+        seconds = time.perf_counter() - began
+        options.note(
+            f"{subject.name}: hessian, {coordinates} coordinates, "
+            f"{FEWEST_PRODUCTS} products or more of about {seconds:.1f} s"
+        )
         if coordinates == "relative":
             product = scaled(product, curvature.lengths())
         top = top_eigenvalues(product, curvature.size, options)

@@ -44,7 +44,9 @@ def analyze(subject: Subject, options: Options) -> Found:
         f"about {foreseen:.0f} s"
     )
     along, across = (direction(subject.params, options.seed, axis) for axis in (0, 1))
-    steps = torch.linspace(-options.reach, options.reach, options.points).tolist()
+    last = options.points - 1
+    # Exactly 0 in the middle, whatever their number.
+    steps = [options.reach * (2 * k / max(last, 1) - (last > 0)) for k in range(options.points)]
     surface = []
     for a in steps:
         here = axpy(a, along, subject.params)
