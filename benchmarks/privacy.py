@@ -19,7 +19,7 @@ from attacks import LINEAR
 from script import parser, report
 
 CLIP = 0.3  # half of the updates are longer in the first rounds, few in the last
-NOISES = (0.0, 0.01, 0.1, 0.3, 1.0, 3.0)
+NOISES = (0.0, 0.01, 0.1, 0.3, 1.0, 3.0, 10.0)
 SETTINGS: dict[str, Any] = {
     **LINEAR,
     "data.clients": 100,
