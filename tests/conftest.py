@@ -1,5 +1,6 @@
 """Fixtures that several folders share. Helpers that are plain functions live in `harness.py`."""
 
+import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,9 @@ from hypothesis import HealthCheck, settings
 from fedwsq.runs import Run, Summary
 from harness import tiny
 
+# Some machines offer AMX and end a process that multiplies bfloat16 with it. oneDNN reads this when
+# it is first used, here and in every process that a test starts.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 # A shell starts background jobs with SIGINT ignored, and children inherit that; here Ctrl-C must
 # mean Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

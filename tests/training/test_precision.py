@@ -1,13 +1,34 @@
 """`auto` follows from the hardware alone: never from a clock, never from the load."""
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
 import torch
 
+from fedwsq.core.errors import ConfigError
+from fedwsq.training import precision
 from fedwsq.training.precision import multiplies_bfloat16, resolve_precision
 
 CPU = torch.device("cpu")
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
+
+
+@pytest.fixture(autouse=True)
+def untried():
+    """Every test tries for itself."""
+    precision._trial_survives.cache_clear()
+    yield
+    precision._trial_survives.cache_clear()
+
+
+@pytest.fixture
+def offers_amx(monkeypatch):
+    """A processor that says it has AMX, and nobody who told oneDNN to leave it alone."""
+    monkeypatch.delenv(precision.ISA, raising=False)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +45,7 @@ def test_auto_is_bfloat16_where_the_processor_multiplies_it(
 ):
     monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: avx512_bf16)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx)
+    monkeypatch.setattr(precision, "TRIAL", "pass")
     assert resolve_precision("auto", CPU) == expected
 
 
@@ -61,3 +83,37 @@ def test_a_gpu_is_asked_for_what_it_does_not_emulate(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
     assert resolve_precision("auto", torch.device("cuda")) == "bfloat16"
     assert asked == [False]
+
+
+def test_auto_is_float32_where_amx_ends_the_process(monkeypatch, offers_amx):
+    monkeypatch.setattr(precision, "TRIAL", DIES)
+    assert resolve_precision("auto", CPU) == "float32"
+
+
+def test_bfloat16_is_refused_where_amx_ends_the_process(monkeypatch, offers_amx):
+    monkeypatch.setattr(precision, "TRIAL", DIES)
+    with pytest.raises(ConfigError, match="ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16"):
+        resolve_precision("bfloat16", CPU)
+    monkeypatch.setenv(precision.ISA, "AVX512_CORE_BF16")
+    assert resolve_precision("bfloat16", CPU) == "bfloat16"
+
+
+def test_amx_that_works_is_used_and_tried_once(monkeypatch, offers_amx):
+    monkeypatch.setattr(precision, "TRIAL", "pass")
+    assert resolve_precision("auto", CPU) == "bfloat16"
+    monkeypatch.setattr(precision, "TRIAL", DIES)
+    assert resolve_precision("bfloat16", CPU) == "bfloat16"
+
+
+def test_a_trial_that_hangs_is_one_that_failed(monkeypatch, offers_amx):
+    monkeypatch.setattr(precision, "TRIAL", "import time; time.sleep(60)")
+    monkeypatch.setattr(precision, "TRIAL_SECONDS", 0.2)
+    assert resolve_precision("auto", CPU) == "float32"
+
+
+def test_the_trial_multiplies_bfloat16():
+    """As it is, where AMX is out of the way: it has no other reason to fail."""
+    environment = {**os.environ, precision.ISA: "AVX512_CORE_BF16"}
+    command = [sys.executable, "-c", precision.TRIAL]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

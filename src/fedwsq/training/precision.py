@@ -3,11 +3,29 @@
 `docs/precision.md` says what changes with it.
 """
 
+import os
+import subprocess
+import sys
+from functools import cache
 from typing import Literal, TypeAlias
 
 import torch
 
+from fedwsq.core.errors import ConfigError
+
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16"]
+
+ISA = "ONEDNN_MAX_CPU_ISA"  # oneDNN's own setting: the best instructions that it may use
+TRIAL = """
+import torch
+torch.set_num_threads(1)
+picture = torch.ones(2, 64, 8, 8, dtype=torch.bfloat16)
+network = torch.nn.Sequential(
+    torch.nn.Conv2d(64, 64, 3), torch.nn.Flatten(), torch.nn.Linear(64 * 6 * 6, 64)
+)
+network.to(torch.bfloat16)(picture).sum().backward()
+"""
+TRIAL_SECONDS = 120  # on a machine so busy that importing torch takes a minute
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
@@ -20,9 +38,18 @@ def resolve_precision(precision: Precision, device: torch.device) -> Precision:
 
     A timing would depend on the load: the same command would give other weights on a busy day.
     """
-    if precision != "auto":
+    if precision == "float32":
         return precision
-    return "bfloat16" if multiplies_bfloat16(device) else "float32"
+    broken = device.type == "cpu" and not amx_keeps_its_word()
+    if precision == "bfloat16":
+        if broken:
+            raise ConfigError(
+                "precision = bfloat16: this machine offers AMX, but a process that multiplies "
+                "bfloat16 with it is ended (some virtual machines are like that); "
+                f"training.precision=float32, or {ISA}=AVX512_CORE_BF16 in the environment"
+            )
+        return precision
+    return "bfloat16" if multiplies_bfloat16(device) and not broken else "float32"
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
@@ -35,6 +62,27 @@ def multiplies_bfloat16(device: torch.device) -> bool:
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return _cpu_has("avx512_bf16") or _cpu_has("amx_tile")
+
+
+def amx_keeps_its_word() -> bool:
+    """Whether AMX can be used where the processor offers it; True where it is not offered.
+
+    Whoever has told oneDNN what to use is believed.
+    """
+    if ISA in os.environ or not _cpu_has("amx_tile"):
+        return True
+    return _trial_survives()
+
+
+@cache
+def _trial_survives() -> bool:
+    # An illegal instruction ends a process at once, so it has to be another one.
+    command = [sys.executable, "-c", TRIAL]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=TRIAL_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _cpu_has(instructions: str) -> bool:
