@@ -7,6 +7,7 @@ start, the same batches. The two processes talk over this machine's loopback; on
 start `train` on each of them, as torch's own tutorials do.
 """
 
+import gc
 import os
 import socket
 import sys
@@ -39,10 +40,18 @@ def network() -> nn.Module:
 
 
 def train(rank: int, port: int, bits: float, epochs: int) -> None:
-    """Train twice and compare; rank 0 prints."""
+    """One process of the group."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME=LOOPBACK)
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    compare(rank, bits, epochs)
+    # The models hold the group; it has to be gone before the interpreter is.
+    gc.collect()
+    dist.destroy_process_group()
+
+
+def compare(rank: int, bits: float, epochs: int) -> None:
+    """Train twice; rank 0 prints."""
     plain = DistributedDataParallel(network())
     compressed = DistributedDataParallel(network())
     compression = fedwsq.compress_gradients(compressed, bits=bits)
@@ -55,7 +64,6 @@ def train(rank: int, port: int, bits: float, epochs: int) -> None:
         sent = compression.sent_bytes
         exact = compression.float32_bytes
         print(f"each rank sent {sent} bytes; in float32, {exact}: {exact / sent:.1f} times as many")
-    dist.destroy_process_group()
 
 
 def learn(model: DistributedDataParallel, rank: int, epochs: int) -> float:

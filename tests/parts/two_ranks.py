@@ -3,6 +3,7 @@
 Writes what this rank found as JSON. Started by `test_gradients.py`.
 """
 
+import gc
 import json
 import os
 import sys
@@ -82,7 +83,17 @@ def main(rank: int, port: str, file: str) -> None:
     found["astray"] = bool(gradient(rank, "danuq", scale=float("inf")).isnan().all())
     found["after"] = bool(gradient(rank, "danuq").isfinite().all())
     Path(file).write_text(json.dumps(found))
+    leave()
+
+
+def leave() -> None:
+    """End without the interpreter's last steps: gloo's threads, which may hold a tensor still,
+    cannot let go of it then, and the process aborts (pytorch/pytorch#190489).
+    """
+    gc.collect()  # models are in cycles, and have the group
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)
 
 
 if __name__ == "__main__":
