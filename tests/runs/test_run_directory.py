@@ -80,6 +80,20 @@ def test_auto_precision_is_resolved_once_and_written_down(tmp_path):
     assert opened.plan.training.precision != "auto"
 
 
+def test_a_run_in_bfloat16_is_not_resumed_where_a_worker_would_be_ended_by_it(
+    tmp_path, monkeypatch
+):
+    bfloat16 = {"training.precision": "bfloat16"}
+    with Run.create(tiny(**bfloat16), tmp_path / "run", workers=1):
+        pass
+    monkeypatch.setattr("fedwsq.training.precision.amx_keeps_its_word", lambda: False)
+    with (
+        pytest.raises(ConfigError, match="offers AMX"),
+        Run.resume(tmp_path / "run", workers=1),
+    ):
+        pass
+
+
 def test_the_manifest_says_what_made_the_run(finished):
     manifest = json.loads((finished.folder / "manifest.json").read_text())
     assert manifest["format"] == 2

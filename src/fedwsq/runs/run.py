@@ -155,6 +155,8 @@ class Run:
                     f"rounds is {plan.rounds}, but {folder} has run {snapshot.round} rounds already"
                 )
             chosen = resolve_device(device or str(manifest.get("device", "auto")))
+            # Never decided again, but a run may come from a machine that had what this one lacks.
+            resolve_precision(plan.training.precision, chosen)
             here = locate(make_plan(plan_settings(plan), moved)) if moved else plan
             machine = Machine(chosen, default_workers(workers, plan, chosen))
             run = cls(folder, here, machine, snapshot, backend)
