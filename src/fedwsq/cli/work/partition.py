@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedwsq.cli.outputs import require_folder
 from fedwsq.analysis.pictures import whole_numbers
+from fedwsq.cli.outputs import require_folder
 from fedwsq.cli.plot import blank, save
 from fedwsq.cli.run import config_and_overrides
 from fedwsq.cli.trust import trusting
