@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedwsq.bench import bare, population, processes, round, step
+from fedwsq.bench import bare, population, processes, round, start, step
 from fedwsq.core.errors import RunError
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Key
@@ -134,3 +134,12 @@ def test_elsewhere_it_says_what_is_missing(monkeypatch, tmp_path):
     monkeypatch.setattr(processes, "PROC", tmp_path)
     with pytest.raises(RunError, match="smaps_rollup, which this system does not have"):
         processes.watch(["rounds=1"])
+
+
+def test_how_long_an_answer_takes(monkeypatch, clock):
+    taken = {"--help": 0.1}
+    answer = clock.takes(lambda command: None, lambda command: taken.get(command, 0.5))
+    monkeypatch.setattr(start, "answer", answer)
+    found = {figure.name: figure for figure in start.measure()}
+    assert found["fedwsq --help"].value == pytest.approx(0.1)
+    assert (found["fedwsq --help"].reached, found["fedwsq rnu"].reached) == (True, False)

@@ -30,6 +30,11 @@ def refused(capsys, *words: str) -> str:
 
 
 RUNS = {
+    "a data set without its folder": (
+        ["data.name=imagefolder"],
+        ["imagefolder needs root", "set data.root=..."],
+    ),
+    "a data set without its name": (["data.name=hub"], ["hub needs repo", "set data.repo=..."]),
     "unknown key": (["rond=3"], ["rond", "did you mean rounds?"]),
     "unknown key in a table": (["training.epoch=3"], ["training.epoch", "did you mean epochs?"]),
     "key of another table": (["alpha=0.1"], ["alpha", "did you mean data.partition.alpha?"]),

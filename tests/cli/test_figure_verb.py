@@ -1,5 +1,6 @@
 """`fedwsq figure`: what is drawn, from which runs, and what cannot be."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,25 @@ def test_other_splits_have_panels_of_their_own_and_lines_keep_their_colours(tmp_
     colours = [{line.get_label(): line.get_color() for line in axes.lines} for axes in figure.axes]
     assert colours[0] == colours[1]
     assert set(colours[0]) == {"fedavg", "fedws"}
+
+
+def test_rounds_are_marked_at_whole_numbers(tmp_path):
+    make_run(tmp_path / "short", "fedavg", rounds=3, seed=0)
+    figure = Figure()
+    draw_curves(figure, panels(read_runs([tmp_path])), "rounds", average=False)
+    (axes,) = figure.axes
+    marks = axes.xaxis.get_major_locator().tick_values(1, 3)
+    assert all(float(mark).is_integer() for mark in marks)
+
+
+def test_runs_that_should_not_be_in_one_picture_are_flagged(tmp_path, capsys):
+    make_run(tmp_path / "a", "fedavg", rounds=2, seed=0)
+    make_run(tmp_path / "b", "fedws", rounds=2, seed=0)
+    manifest = tmp_path / "b" / "manifest.json"
+    found = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**found, "precision": "bfloat16"}))
+    assert main(["figure", "curves", str(tmp_path), "--out", str(tmp_path / "x.png")]) == 0
+    assert "flag: precision differs: " in capsys.readouterr().err
 
 
 def test_bits_join_the_widths_of_one_method(runs):

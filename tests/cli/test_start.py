@@ -68,6 +68,12 @@ def test_a_slip_of_the_finger_does_not_wait_for_torch(words):
     assert done.stdout.endswith("without torch\n")
 
 
+def test_a_mistyped_verb_finds_the_one_that_was_meant():
+    done = command("rnu")
+    assert "fedwsq: error: no command 'rnu'; there are run, resume, sweep" in done.stderr
+    assert done.stderr.endswith("; did you mean run?\n")
+
+
 @pytest.mark.parametrize("kind", ["methods", "configs", "grids"])
 def test_what_is_plain_data_is_listed_without_torch(kind):
     done = command("ls", kind)

@@ -121,6 +121,17 @@ def test_ls_codecs_shows_the_settings_and_their_defaults(capsys):
     assert "momentum = 0.1" in " ".join(out.split())
 
 
+def test_ls_datasets_says_what_each_needs(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+    _, out, _ = fedwsq(capsys, "ls", "datasets")
+    lines = {line.split()[0]: line for line in out.splitlines()}
+    assert "root = (needed), size = 0" in lines["imagefolder"]
+    assert "repo = (needed), train = 'train'" in lines["hub"]
+    assert "path = (needed)" in lines["npz"]
+    assert "root = $FEDWSQ_DATA or ./data" in lines["cifar10"]
+    assert "needed" not in lines["digits"] + lines["synthetic"]
+
+
 def test_inspect_prints_what_is_in_a_reply(capsys, finished):
     found = (finished.folder / "messages").glob("round-2-client-*.fwsq")
     path = next(path for path in found if "order" not in path.name)

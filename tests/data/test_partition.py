@@ -326,7 +326,8 @@ def test_splits_by_label_see_which_labels_are_equal_and_their_order_only(name):
         PARTITIONS[name](SKEWED, 7, 1).indices, PARTITIONS[name](strange, 7, 1).indices
     )
     with pytest.raises(
-        ConfigError, match=r"shape \(100, 2\).*one class an example; use iid or group"
+        ConfigError,
+        match=r"shape \(100, 2\).*one class an example; use data.partition=iid or group",
     ):
         PARTITIONS[name](torch.zeros(100, 2), 7, 1)
 

@@ -131,6 +131,23 @@ def test_a_checkpoint_goes_on_with_the_same_bytes(codec):
     assert resumed.compress(third) == expected
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        None,
+        {},
+        {"messages": 1, "residuals": {}},
+        {"messages": "1", "residuals": {}, "scales": {}},
+        {"messages": 1, "residuals": {"w": 3}, "scales": {}},
+    ],
+)
+def test_what_is_no_state_of_a_compressor_is_not_loaded(state):
+    compressor = fedwsq.Compressor(bits=1)
+    with pytest.raises(ConfigError, match="not what state_dict"):
+        compressor.load_state_dict(state)
+    assert compressor.state_dict()["messages"] == 0
+
+
 def test_what_is_refused_leaves_the_memory_as_it_was():
     compressor = fedwsq.Compressor(bits=1)
     first, second = gradients(2)

@@ -7,6 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch import nn
+
+import fedwsq
+from fedwsq.core.errors import ConfigError
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "ddp.py"
@@ -95,3 +99,8 @@ def test_the_example_runs_as_its_first_lines_say(tmp_path):
     assert plain.startswith("plain: test accuracy 0.")
     assert compressed.startswith("compressed: test accuracy 0.")
     assert bytes_line.startswith("each rank sent ")
+
+
+def test_a_model_that_is_not_data_parallel_is_refused():
+    with pytest.raises(ConfigError, match=r"wrap the model first: model = DistributedData"):
+        fedwsq.compress_gradients(nn.Linear(2, 2))

@@ -281,6 +281,10 @@ class Mine(Danuq):
     ("tensors", "options", "text"),
     [
         ({"w": [1.0]}, {}, "pack takes tensors; 'w' is list"),
+        (None, {}, "pack takes a dictionary of tensors, not NoneType"),
+        ([normal(4)], {}, "pack takes a dictionary of tensors, not list"),
+        (torch.nn.Linear(2, 2), {}, r"give the model's state_dict\(\)"),
+        ({"w": torch.empty(4, device="meta")}, {}, "'w' is on the meta device"),
         ({3: normal(4)}, {}, "by name; 3 is not a string"),
         ({"w": normal(4, 4).to_sparse()}, {}, "'w' is sparse; pack its to_dense"),
         ({"w": torch.zeros(4, dtype=torch.complex64)}, {}, "'w': its type is complex64"),
@@ -289,11 +293,17 @@ class Mine(Danuq):
         ({"w": normal(4, 4)}, {"codec": "danuk"}, "codec is 'danuk'.*did you mean danuq"),
         ({"w": normal(4, 4)}, {"codec": "os:system"}, "codec is 'os:system'; it can be"),
         ({"w": normal(4, 4)}, {"codec": Mine()}, "mine is not a codec of the package"),
+        ({"w": normal(4, 4)}, {"codec": Danuq}, r"codec is the class Danuq; give one, Danuq\(\)"),
+        ({"w": normal(4, 4)}, {"codec": None}, "nonetype is not a codec of the package"),
         ({"w": normal(4, 4)}, {"codec": Rotated(Mine())}, "outside the package"),
         ({"w": normal(4, 4)}, {"bits": 3}, "danuq has no 3-bit rate; it offers 1, 2, 4"),
+        ({"w": normal(4, 4)}, {"bits": "4"}, "bits is '4', must be a number; danuq has 1, 2, 4"),
+        ({"w": normal(4, 4)}, {"bits": True}, "bits is True, must be a number"),
         ({"w": normal(4, 4)}, {"codec": "sign", "bits": 4}, "sign has no 4-bit rate"),
         ({"w": normal(4, 4)}, {"select": "some"}, "select is 'some'; it can be"),
+        ({"w": normal(4, 4)}, {"select": ["w"]}, r"select is \['w'\]; it can be"),
         ({"w": normal(4, 4)}, {"seed": -1}, "seed is -1"),
+        ({"w": normal(4, 4)}, {"seed": "a"}, "seed is 'a', must be a whole number"),
         ({"x" * 2**20: normal(4)}, {}, "names and shapes take .* pack the dictionary in parts"),
     ],
 )
@@ -301,6 +311,21 @@ def test_what_cannot_be_packed_is_said(tensors, options, text):
     options = {"codec": "danuq", **options}
     with pytest.raises(ConfigError, match=text):
         fedwsq.pack(tensors, **options)
+
+
+def test_what_is_no_message_and_no_dictionary_is_said():
+    data = fedwsq.pack({"w": normal(4, 4)})
+    for other in (None, "text", 7):
+        with pytest.raises(MessageError, match="unpack takes bytes, not "):
+            fedwsq.unpack(other)
+    for like, text in (
+        (torch.nn.Linear(2, 2), "give the model's state_dict"),
+        (["w"], "like takes a dictionary of tensors, not list"),
+        ({"w": (4, 4)}, "like takes tensors; 'w' is tuple"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            fedwsq.unpack(data, like=like)
+    assert fedwsq.unpack(bytearray(data)).keys() == fedwsq.unpack(memoryview(data)).keys()
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 1e21])

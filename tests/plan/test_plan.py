@@ -103,6 +103,7 @@ def test_overrides_may_be_a_mapping():
 @pytest.mark.parametrize(
     ("override", "says"),
     [
+        ("methd=fedavg", "unknown key methd.*did you mean method"),
         ("rouns=3", "unknown key rouns.*did you mean rounds"),
         ("training.learning_rate=3", "unknown key training.learning_rate"),
         ("alpha=0.1", r"did you mean data\.partition\.alpha"),

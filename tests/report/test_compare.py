@@ -79,6 +79,16 @@ def test_groups_are_compared_by_their_means(sweep):
     assert plain.times_fewer == 1.0
 
 
+def test_what_sends_more_is_not_called_times_fewer(tmp_path, capsys):
+    """FedWS reaches FedAvg's 0.15 for good in its third round only, and has then sent more."""
+    tell(tmp_path / "avg", [0.15, 0.15], method="fedavg")
+    tell(tmp_path / "ws", [0.1, 0.1, 0.5], method="fedws")
+    assert main(["compare", str(tmp_path), "--target", "fedavg", "--format", "md"]) == 0
+    table = capsys.readouterr().out.partition("times fewer")[2]
+    (line,) = [line for line in table.splitlines() if line.startswith("| fedws")]
+    assert "| 120 B | 50 % more |" in line
+
+
 def test_the_target_is_a_number_or_a_group(sweep):
     found = compare(read_runs([sweep]), "0.61")
     assert [line.reached.runs for line in found.lines] == [1, 0, 0]

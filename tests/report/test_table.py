@@ -4,7 +4,7 @@ import csv
 import io
 
 import pytest
-from stories import tell
+from stories import rewrite, tell
 
 from fedwsq.cli import main
 from fedwsq.core.errors import ConfigError
@@ -43,8 +43,17 @@ def test_what_differs_from_the_published_settings_is_named(runs):
     assert "  rounds: 1 (1000), 2 (1000)" in notes
     assert "  model.name: cnn (resnet18)" in notes
     assert "  data.clients: 10 (100)" in notes
-    assert not any("aggregation" in note or "seed" in note for note in notes)
+    assert not any(note.startswith(("  aggregation", "  seed")) for note in notes)
     assert any("fits no cell of paper-table-5" in note for note in notes)
+
+
+def test_runs_of_other_seeds_precision_commit_or_data_are_flagged(runs):
+    rewrite(runs / "b", precision="bfloat16", commit="def", data="other")
+    notes = fill(TABLE, read_runs([runs])).notes
+    assert "flag: precision differs: float32 (c, a), bfloat16 (b)" in notes
+    assert any(note.startswith("flag: commit differs: ") for note in notes)
+    assert any(note.startswith("flag: the set of seeds differs: ") for note in notes)
+    assert not any(note.startswith(("flag: the number", "flag: data.")) for note in notes)
 
 
 def test_of_several_groups_the_longest_is_shown(runs):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import TensorDataset
 
 import fedwsq
 import own_models
@@ -140,6 +141,13 @@ def test_an_instance_with_standardized_layers_starts_from_its_weights_too(tmp_pa
         assert torch.allclose(x, model.state_dict()[name], atol=1e-6)
 
 
+def test_an_instance_that_cannot_be_trained_leaves_no_folder(tmp_path):
+    for folder in (tmp_path / "new", tmp_path):
+        with pytest.raises(ConfigError, match="the model cannot take a batch"):
+            fedwsq.run(model=Table(4, 3), data=ARRAYS, out=folder, **DENSE, **FOUR)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_weights_that_cannot_be_drawn_anew(tmp_path):
     model = nn.Sequential(nn.Linear(5, 3))
     model.scale = nn.Parameter(torch.ones(1))
@@ -180,6 +188,7 @@ def test_a_function_may_split(tmp_path):
         ({"data": X}, "data is of type ndarray; it can be a fedwsq Dataset"),
         ({"data": (X, Y, X)}, r"data is a tuple of 3; it can be"),
         ({"data": ("x", "y")}, "data holds of type str; it takes numpy arrays and tensors"),
+        ({"data": TensorDataset(torch.ones(3, 2))}, r"a torch TensorDataset.* then data=\(x, y\)"),
         ({"data": (X, Y[:7])}, "data: x has 200 rows but y 7"),
         ({"split": [[0, 1], [1, 2]]}, "split gives 1 examples out twice"),
         ({"split": [[0, 160]]}, "split has index 160, and there are 160 examples"),
@@ -194,6 +203,9 @@ def test_a_function_may_split(tmp_path):
         ({"algorithm": Table}, "algorithm is of type Table, which is not a dataclass"),
         ({"trainig_lr": 1}, "unknown keyword trainig_lr; settings are model, data, split"),
         ({"rouns": 1}, "did you mean rounds"),
+        ({"bits": 1, "uplink_bits": 4}, "uplink.bits is given twice, as bits and as uplink_bits"),
+        ({"overrides": ["seed=1", "seed=2"]}, "seed is given twice, seed=1 and seed=2"),
+        ({"on_round": 3}, "on_round is 3; it takes a function of a round's record"),
         ({"training_lrr": 1}, "unknown key training.lrr"),
     ],
 )

@@ -34,6 +34,13 @@ class Pair(Flat):
         return super().forward(x), x
 
 
+class Few(Flat):
+    """Does not know of the third class."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+
 class Summed(Flat):
     """Forgets the examples."""
 
@@ -84,12 +91,14 @@ SEVERAL_LABELS = {
         (IMAGES, {"model": "cnn"}, r"images with their channels last; store them as \[n, channels"),
         ({}, {"model": "test_trial:Pair"}, "the model gave tuple, not a tensor"),
         ({}, {"model": "test_trial:Summed"}, r"outputs of shape \[1, 3\] for a batch of 8"),
+        ({}, {"model": "test_trial:Few"}, "the model gives 2 outputs, but the data has 3 classes"),
         (SEVERAL_LABELS, {"training.criterion": "squared_error"},
          "metric = accuracy cannot take targets .* bring a metric of your own"),
         ({}, {"model.standardize": "ws"}, r"no layer to standardize.*model\.standardize=none"),
-        ({}, {"uplink": {"codec": "danuq", "bits": 4}}, 'chooses no tensor of this model'),
+        ({}, {"uplink": {"codec": "danuq", "bits": 4}}, "chooses no tensor .*uplink.select=weigh"),
     ],
-    ids=["shape", "channels last", "tuple", "examples lost", "labels", "standardize", "select"],
+    ids=["shape", "channels last", "tuple", "examples lost", "few outputs", "labels",
+         "standardize", "select"],
 )  # fmt: skip
 def test_what_cannot_work_is_said_before_there_is_a_directory(tmp_path, changes, settings, says):
     path = arrays(tmp_path / "own.npz", **changes)

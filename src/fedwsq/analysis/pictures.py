@@ -14,6 +14,11 @@ LEVEL_BITS = 4  # of the levels over a histogram
 STRIP = 0.06  # of a panel's height, for the levels of one codec
 
 
+def whole_numbers(axis: Any) -> None:
+    """Marks at whole numbers only: nothing has half a round, a client or a class."""
+    axis.get_major_locator().set_params(integer=True)
+
+
 def draw_hessian(figure: Any, results: Results) -> None:
     """The largest eigenvalue of every run, in each of the coordinates."""
     names = list(results)
@@ -128,6 +133,7 @@ def draw_kurtosis(axes: Any, results: Results) -> None:
         axes.plot(numbers, [kept["kurtosis"] for kept in rounds.values()], "o-", label=name)
     axes.axhline(3, color="black", linestyle="--", linewidth=1)
     axes.set(xlabel="round", ylabel="kurtosis, median over layers", yscale="log")
+    whole_numbers(axes.xaxis)
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
 
@@ -148,6 +154,8 @@ def draw_drift(figure: Any, results: Results) -> None:
         norm.plot(numbers, [np.mean(each["norm"]) for each in alls], "o-", label=name)
     cosine.set(xlabel="round", ylabel="mean cosine to the mean update")
     norm.set(xlabel="round", ylabel="mean norm over the mean's")
+    whole_numbers(cosine.xaxis)
+    whole_numbers(norm.xaxis)
     cosine.legend(fontsize="small")
 
 
@@ -159,6 +167,7 @@ def draw_gradients(figure: Any, results: Results) -> None:
                 [np.mean(layer[part]) for layer in found["layers"].values()], "o-", label=name
             )
         axes.set(xlabel="convolution", ylabel=f"share of the squared gradient along {part}")
+        whole_numbers(axes.xaxis)
     figure.axes[0].legend(fontsize="small")
 
 
@@ -172,6 +181,8 @@ def draw_scales(figure: Any, results: Results) -> None:
         error.plot(numbers, [row["quantization_error"] for row in rows], label=name)
     ratio.set(xlabel="round", ylabel="local over shared scale, median")
     error.set(xlabel="round", ylabel="squared error of the code")
+    whole_numbers(ratio.xaxis)
+    whole_numbers(error.xaxis)
     ratio.legend(fontsize="small")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedwsq.bench import codec, fold, population, round, step
+from fedwsq.bench import codec, fold, population, round, start, step
 from fedwsq.bench.figure import Figure
 
 GROUPS: dict[str, Callable[[], list[Figure]]] = {
@@ -11,4 +11,5 @@ GROUPS: dict[str, Callable[[], list[Figure]]] = {
     "step": step.measure,
     "round": round.measure,
     "population": population.measure,
+    "start": start.measure,
 }

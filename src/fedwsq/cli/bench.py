@@ -6,7 +6,7 @@ from pathlib import Path
 from fedwsq.cli.start import later
 
 # Written out, since what measures them comes with torch.
-GROUPS = ("codec", "fold", "step", "round", "population")
+GROUPS = ("codec", "fold", "step", "round", "population", "start")
 
 
 def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

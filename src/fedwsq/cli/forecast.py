@@ -16,15 +16,28 @@ def describe(plan: Plan, found: Forecast) -> list[str]:
     up = human_bytes(found.uplink_bytes)
     down = human_bytes(found.downlink_bytes)
     both = human_bytes(plan.rounds * (found.uplink_bytes + found.downlink_bytes))
+    whole = duration(plan.rounds * found.round_seconds)
     at_most = "" if found.exact else "at most "
+    holding = f"{least} to {most} examples each, {mean:.0f} in the mean"
+    if least == most:
+        holding = f"{least} examples each"
     return [
-        f"# clients: {found.clients}, {plan.clients_per_round} a round, holding {least} to {most} "
-        f"examples each, {mean:.0f} in the mean; {found.test_examples} to evaluate on",
+        f"# clients: {found.clients}, {plan.clients_per_round} a round, holding {holding}; "
+        f"{found.test_examples} to evaluate on",
         f"# model: {found.parameters:,} parameters that travel; {plan.training.precision}",
         f"# bytes a round: {at_most}{up} up, {down} down; {at_most}{both} in {plan.rounds} rounds",
         f"# time, a guess from one batch: {found.round_seconds:.3g} s of training a round "
-        f"({found.steps:.0f} steps a client), {plan.rounds * found.round_seconds / 60:.3g} minutes "
-        "in all; evaluation comes on top",
+        f"({found.steps:.0f} steps a client), {whole} in all; "
+        "evaluation comes on top",
         f"# memory, a guess: {human_bytes(found.memory_bytes)} over all processes",
         "# nothing was written; leave --dry-run out to start it",
     ]
+
+
+def duration(seconds: float) -> str:
+    """`42 s`, `3.5 minutes` or `12 hours`."""
+    if seconds < 100:
+        return f"{seconds:.3g} s"
+    if seconds < 100 * 60:
+        return f"{seconds / 60:.3g} minutes"
+    return f"{seconds / 3600:.3g} hours"

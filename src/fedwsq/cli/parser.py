@@ -23,7 +23,7 @@ from fedwsq.cli import (
     table,
     verify,
 )
-from fedwsq.core.errors import FedwsqError, disk_is_full
+from fedwsq.core.errors import FedwsqError, did_you_mean, disk_is_full
 from fedwsq.core.text import printable
 from fedwsq.core.version import VERSION
 
@@ -110,7 +110,16 @@ def build() -> argparse.ArgumentParser:
     return parser
 
 
+def _require_verb(parser: argparse.ArgumentParser, words: Sequence[str]) -> None:
+    """Answer a slip of the finger with the verb that was meant, which argparse does not."""
+    names = [verb.__name__.rpartition(".")[2] for verb in VERBS]
+    if words and not words[0].startswith("-") and words[0] not in names:
+        near = did_you_mean(words[0], names)
+        parser.error(f"no command {words[0]!r}; there are {', '.join(names)}{near}")
+
+
 def parse(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    _require_verb(parser, sys.argv[1:] if argv is None else argv)
     args, more = parser.parse_known_args(argv)
     if not more:
         return args

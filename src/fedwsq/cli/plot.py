@@ -33,10 +33,5 @@ def save(figure: Any, path: Path) -> None:
     write_atomically(path, data.getvalue())
 
 
-def whole_numbers(axis: Any) -> None:
-    """Marks at whole numbers only: nothing has half a round, a client or a class."""
-    axis.get_major_locator().set_params(integer=True)
-
-
 def _kind(path: Path) -> str:
     return path.suffix.lstrip(".").lower()

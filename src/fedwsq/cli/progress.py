@@ -20,7 +20,7 @@ from fedwsq.plan.read import dotted
 from fedwsq.report.trackers import TRACKERS, Subject
 from fedwsq.runs import Run, Summary
 from fedwsq.runs.failures import LOG, ClientFailed
-from fedwsq.runs.lines import line, reasons, short
+from fedwsq.runs.lines import line, reasons, short, times_less
 from fedwsq.runs.watch import warn_of_loss
 from fedwsq.wire import Link
 
@@ -213,13 +213,6 @@ def describe(run: Run) -> str:
     )
 
 
-def against_float32(factor: float) -> str:
-    """`6.03 times less than float32`; headers and scales can make it more."""
-    if factor >= 1:
-        return f"{factor:.2f} times less than float32"
-    return f"{100 * (1 / factor - 1):.2g} % more than float32"
-
-
 def summary_table(run: Run, summary: Summary) -> Table:
     """Accuracy and traffic of a finished run."""
     on = run.backend.evaluated_on  # test or validation
@@ -236,7 +229,7 @@ def summary_table(run: Run, summary: Summary) -> Table:
         ("downlink", summary.downlink_bytes, summary.downlink_factor),
         ("total", summary.total_bytes, summary.total_factor),
     ):
-        table.add_row(name, f"{count:,} bytes, {against_float32(factor)}")
+        table.add_row(name, f"{count:,} bytes, {times_less(factor)} than float32")
     table.add_row("precision", summary.precision)
     table.add_row("weights", summary.weights)
     return table

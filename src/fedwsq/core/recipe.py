@@ -14,6 +14,8 @@ class Recipe:
 
     # The arguments that the caller supplies, never a config.
     context: ClassVar[tuple[str, ...]] = ()
+    # Where a config sets its options: `data` for data.root; "" where it is better left unsaid.
+    place: ClassVar[str] = ""
 
     name: str
     function: Callable[..., Any]
@@ -42,6 +44,7 @@ class Recipe:
         takes_all = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
         if not takes_all:
             context = {name: x for name, x in context.items() if name in signature.parameters}
+        self._require_options(context)
         # Asked first: a TypeError out of the function itself is not one of the config.
         try:
             signature.bind(**context, **self.options)
@@ -49,3 +52,11 @@ class Recipe:
             given = ", ".join((*context, *self.options)) or "nothing"
             raise ConfigError(f"{self.name} cannot be called with {given}: {error}") from None
         return self.function(**context, **self.options)
+
+    def _require_options(self, context: Mapping[str, Any]) -> None:
+        """Refuse to go on without an option that has no default, and say how it is set."""
+        for name, p in self.settings.items():
+            several = p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+            if p.default is p.empty and not several and name not in (*context, *self.options):
+                how = f"; set {self.place}.{name}=..." if self.place else ""
+                raise ConfigError(f"{self.name} needs {name}, and has no default for it{how}")

@@ -192,7 +192,7 @@ def _kinds(labels: Tensor) -> Ints:
     if labels.dim() != 1:
         raise ConfigError(
             f"labels have shape {tuple(labels.shape)}, but this split needs one class an example; "
-            "use iid or group"
+            "use data.partition=iid or group"
         )
     values = labels.numpy()
     are_small = values.dtype.kind == "i" and len(values) and values.min() >= 0

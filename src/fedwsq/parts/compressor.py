@@ -83,6 +83,8 @@ class Compressor:
         )
 
     def load_state_dict(self, state: CompressorState) -> None:
+        """Go on from where `state_dict` was taken; `ConfigError` for what it never gave."""
+        require_state(state)
         self._messages = state["messages"]
         self._residuals = dict(state["residuals"])
         self._scales = dict(state["scales"])
@@ -114,3 +116,12 @@ class Compressor:
             before = known.get(name, torch.zeros_like(start))
             after[name] = self.link.codec.fold(before, [packets[name].side])
         return after
+
+
+def require_state(state: object) -> None:
+    match state:
+        case {"messages": int(sent), "residuals": dict(residuals), "scales": dict(scales)}:
+            tensors = [*residuals.values(), *scales.values()]
+            if sent >= 0 and all(isinstance(x, Tensor) for x in tensors):
+                return
+    raise ConfigError("this is not what state_dict() of a Compressor gave")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedwsq.codecs import CODECS, Codec, Fixed
 from fedwsq.codecs.base import name_of
@@ -57,6 +57,7 @@ def unpack(
     shapes other than those in it. Without, `data` may stand for 2^22 elements and 160 more for each
     of its bytes: what the sparsest code can mean. More than `max_elements` are never made.
     """
+    _require_bytes(data)
     parcel = open_parcel(data)
     label = parcel.label
     if label.span > max_elements:
@@ -75,6 +76,8 @@ def make_link(codec: str | Codec, bits: Rate | None, error_feedback: bool = Fals
     """A codec by name or as it is, at a rate that it offers."""
     if isinstance(codec, str):
         codec = _by_name(codec)
+    if isinstance(codec, type):
+        raise ConfigError(f"codec is the class {codec.__name__}; give one, {codec.__name__}()")
     if type(codec) not in CODECS.values():
         raise ConfigError(
             f"{name_of(codec)} is not a codec of the package, and whoever unpacks could not build "
@@ -82,6 +85,9 @@ def make_link(codec: str | Codec, bits: Rate | None, error_feedback: bool = Fals
         )
     if bits is None:
         bits = nearest_rate(codec.rates)
+    # To Python, true is a number too.
+    if isinstance(bits, bool) or not isinstance(bits, int | float):
+        raise ConfigError(f"bits is {bits!r}, must be a number; {name_of(codec)} has {codec.rates}")
     # A link passes over the bits of a codec that has a single rate; here they were asked for.
     codec.rates.require(bits, name_of(codec))
     return Link(codec, Fixed(bits), select="all", error_feedback=error_feedback)
@@ -104,13 +110,14 @@ def nearest_rate(rates: Rates) -> Rate:
 
 def make_key(seed: int, number: int = 0) -> Key:
     """Where the randomness of one message starts."""
-    if not 0 <= seed < 2**64:
-        raise ConfigError(f"seed is {seed}, must be from 0 to 2^64 - 1")
+    if not isinstance(seed, int) or not 0 <= seed < 2**64:
+        raise ConfigError(f"seed is {seed!r}, must be a whole number from 0 to 2^64 - 1")
     return Key(seed, number, 0)
 
 
 def make_label(link: Link, tensors: Mapping[str, Tensor], select: Select | None) -> Label:
     """What there is to say of these tensors; `ConfigError` for one that cannot be packed."""
+    _require_dictionary(tensors, "pack")
     worth_coding: Shapes = {}
     for name, x in tensors.items():
         _require_tensor(name, x)
@@ -135,13 +142,17 @@ def choose(shapes: Shapes, select: Select | None) -> list[str]:
         # A norm's vectors lie to one side of zero, where a code for updates has no levels: no
         # trained network survives that.
         return weights(shapes) or everything(shapes)
-    if select not in SELECTS:
+    if not isinstance(select, str) or select not in SELECTS:
         raise ConfigError(f"select is {select!r}; it can be {', '.join(SELECTS)}")
     return SELECTS[select](shapes)
 
 
 def require_like(label: Label, like: Mapping[str, Tensor]) -> None:
     """Refuse names and shapes other than those of `like`, in whatever order."""
+    _require_dictionary(like, "like")
+    for name, x in like.items():
+        if not isinstance(x, Tensor):
+            raise ConfigError(f"like takes tensors; {name!r} is {type(x).__name__}")
     found = label.shapes
     wanted = {name: tuple(x.shape) for name, x in like.items()}
     for name in [*wanted, *found]:
@@ -151,6 +162,20 @@ def require_like(label: Label, like: Mapping[str, Tensor]) -> None:
             raise MessageError(f"tensor {name!r} is {here}, expected {there}")
 
 
+def _require_dictionary(value: object, what: str) -> None:
+    if isinstance(value, nn.Module):
+        raise ConfigError(f"{what} takes a dictionary of tensors; give the model's state_dict()")
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{what} takes a dictionary of tensors, not {type(value).__name__}")
+
+
+def _require_bytes(data: object) -> None:
+    try:
+        memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        raise MessageError(f"unpack takes bytes, not {type(data).__name__}") from None
+
+
 def _require_tensor(name: object, x: object) -> None:
     if not isinstance(name, str):
         raise ConfigError(f"pack takes tensors by name; {name!r} is not a string")
@@ -158,6 +183,8 @@ def _require_tensor(name: object, x: object) -> None:
         raise ConfigError(f"pack takes tensors; {name!r} is {type(x).__name__}")
     if x.layout != torch.strided:
         raise ConfigError(f"tensor {name!r} is sparse; pack its to_dense()")
+    if x.is_meta:
+        raise ConfigError(f"tensor {name!r} is on the meta device, where tensors have no values")
 
 
 def _dtype_name(x: Tensor) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from fedwsq.codecs import Codec
-from fedwsq.core.errors import UpdateError
+from fedwsq.core.errors import ConfigError, UpdateError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Params, Rate
 from fedwsq.parts.compressor import Compressor
@@ -115,6 +115,11 @@ def compress_gradients(
     before, gets the messages of all ranks and takes the mean of what they stand for, so that all
     hold the same bits. A gradient that is not finite makes the bucket NaN on every rank.
     """
+    if not isinstance(model, DistributedDataParallel):
+        raise ConfigError(
+            f"compress_gradients takes a DistributedDataParallel, not {type(model).__name__}; "
+            "wrap the model first: model = DistributedDataParallel(model)"
+        )
     rank = dist.get_rank(model.process_group)
     # Ranks that round at random do so independently, so that their errors cancel in the mean.
     compressor = Compressor(codec, bits, error_feedback, seed=derive(seed, "rank", rank))

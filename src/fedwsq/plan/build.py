@@ -248,8 +248,10 @@ def _known(hints: Hints, settings: Settings, where: str, owner: str) -> Settings
     prefix = f"{where}." if where else ""
     for key in settings:
         if key not in hints:
-            offer = ", ".join(hints) or "no settings"
-            near = did_you_mean(key, hints) or _elsewhere(key, prefix + key)
+            # A plan can be told a method too, which stands for some of its settings.
+            known = hints if where else (*hints, "method")
+            offer = ", ".join(known) or "no settings"
+            near = did_you_mean(key, known) or _elsewhere(key, prefix + key)
             raise ConfigError(f"unknown key {prefix}{key}; {owner} has {offer}{near}")
     return {key: _build(hints[key], value, prefix + key) for key, value in settings.items()}
 

@@ -27,11 +27,14 @@ FLAT = {"flat": True}
 class LoadData(Recipe):
     """An entry of DATASETS."""
 
+    place = "data"
+
 
 class SplitData(Recipe):
     """An entry of PARTITIONS."""
 
     context = ("labels", "clients", "seed", "groups")
+    place = "data.partition"
 
 
 class BuildModel(Recipe):
@@ -41,6 +44,7 @@ class BuildModel(Recipe):
     """
 
     context = ("classes", "channels")
+    place = "model"
 
 
 @dataclass(frozen=True)

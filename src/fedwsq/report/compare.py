@@ -133,16 +133,17 @@ def total_bytes(row: RoundRecord) -> int:
 def flags(groups: Sequence[Group]) -> list[str]:
     """What makes a comparison doubtful, in words."""
     runs = [run for group in groups for run in group.runs]
+    rounds = {run.name: str(len(run.rows)) for run in runs}
     return [
-        *_other_origins(runs),
+        *origin_flags(groups),
+        *_differ("the number of rounds", rounds),
         *_other_settings(groups),
-        *_other_data(groups),
-        *_lost_rows(runs),
     ]
 
 
-def _other_origins(runs: Sequence[Reading]) -> list[str]:
-    """Runs that were made in another way, or elsewhere."""
+def origin_flags(groups: Sequence[Group]) -> list[str]:
+    """Those of them that hold whatever was meant to differ: where and from what runs were made."""
+    runs = [run for group in groups for run in group.runs]
     said = []
     for fact in ("precision", "commit", "fedwsq", "torch", "cpu", "device"):
         where = {run.name: str(getattr(run.facts, fact)) for run in runs}
@@ -150,14 +151,18 @@ def _other_origins(runs: Sequence[Reading]) -> list[str]:
     dirty = [run.name for run in runs if run.facts.commit.endswith("-dirty")]
     if dirty:
         said.append(f"made from a checkout with changes that no commit has: {_some(dirty)}")
-    rounds = {run.name: str(len(run.rows)) for run in runs}
-    return [*said, *_differ("the number of rounds", rounds)]
+    seeds = {group.label: ", ".join(map(str, group.seeds)) for group in groups}
+    return [
+        *said,
+        *_differ("the set of seeds", seeds),
+        *_other_data(groups),
+        *_lost_rows(runs),
+    ]
 
 
 def _other_settings(groups: Sequence[Group]) -> list[str]:
-    """Groups that have other seeds, or settings of what is learned rather than how."""
-    seeds = {group.label: ", ".join(map(str, group.seeds)) for group in groups}
-    said = _differ("the set of seeds", seeds)
+    """Groups that have other settings of what is learned rather than how."""
+    said = []
     for key in differing([group.settings for group in groups]):
         if key.startswith(("data.", "metric.")):
             values = {group.label: str(group.settings.get(key)) for group in groups}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fedwsq.analysis.pictures import draw_strips
+from fedwsq.analysis.pictures import draw_strips, whole_numbers
 from fedwsq.core.errors import ConfigError
 from fedwsq.plan.read import Settings
 from fedwsq.report.compare import smoothed
@@ -76,6 +76,8 @@ def draw_curves(figure: Any, found: Sequence[Panel], x: str, average: bool) -> N
         if not axes.lines:
             raise ConfigError(f"no run of {panel.title} has {label}; draw against something else")
         axes.set(title=panel.title, xlabel=label, ylabel="test accuracy, %")
+        if x == "rounds":
+            whole_numbers(axes.xaxis)
         if x == "bytes":
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter("{x:g}")

@@ -7,7 +7,7 @@ from functools import cached_property
 from fedwsq.plan import make_plan, plan_settings, read_config
 from fedwsq.plan.published import Heading, Table
 from fedwsq.plan.read import Settings, dotted
-from fedwsq.report.compare import smoothed
+from fedwsq.report.compare import origin_flags, smoothed
 from fedwsq.report.estimate import Estimate, estimate
 from fedwsq.report.groups import FLOAT32, Group, group_runs, signature
 from fedwsq.report.layout import Format, Row, laid_out
@@ -64,7 +64,9 @@ class Filled:
         every = [cell for row in self.cells for cell in row]
         run = [cell for cell in every if cell.result is not None]
         said = [f"{len(run)} of {len(every)} cells were run"]
-        return [*said, *_unlike_settings(run), *_doubtful(run), *self.left_out]
+        groups = [cell.result.group for cell in run if cell.result is not None]
+        flags = [f"flag: {text}" for text in origin_flags(groups)]
+        return [*said, *flags, *_unlike_settings(run), *_doubtful(run), *self.left_out]
 
     def text(self, form: Format) -> str:
         """The table itself, or with `csv` a line for each cell."""

@@ -24,6 +24,12 @@ def as_dataset(value: object) -> Dataset:
     if isinstance(value, Dataset):
         return value
     given = list(value) if isinstance(value, tuple | list) else []
+    if isinstance(value, torch.utils.data.Dataset):
+        raise ConfigError(
+            f"data is a torch {type(value).__name__}, which a run would have to read again and "
+            "again; stack it once: x = torch.stack([x for x, _ in data]), "
+            "y = torch.tensor([y for _, y in data]), then data=(x, y)"
+        )
     if len(given) not in (len(PAIR), len(QUARTET)):
         raise ConfigError(
             f"data is {_kind(value)}; it can be a fedwsq Dataset, a function that returns one, "

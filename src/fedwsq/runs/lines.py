@@ -15,6 +15,14 @@ def human_bytes(count: float) -> str:
     return f"{count / 1000:.1f} TB"
 
 
+def times_less(factor: float) -> str:
+    """`6.03 times less`; headers and scales can make it more, which is never called less."""
+    if factor >= 1:
+        return f"{factor:.2f} times less"
+    more = 100 * (1 / factor - 1)
+    return f"{more:.0f} % more" if more >= 10 else f"{more:.2g} % more"
+
+
 def short(record: RoundRecord) -> str:
     """`accuracy 0.9123, up 80.1 kB, down 480.2 kB`."""
     text = ""

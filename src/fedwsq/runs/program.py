@@ -1,14 +1,14 @@
 """A run out of a program or a notebook: `fedwsq.run`."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.files import save_tensors
 from fedwsq.federation.record import RoundRecord
-from fedwsq.plan import PLACES, Overrides, Plan, make_plan, parse_override, read_config
+from fedwsq.plan import PLACES, Overrides, Plan, make_plan, parse_overrides, read_config
 from fedwsq.plan.settings import DataPlan, ModelPlan
 from fedwsq.runs import here
 from fedwsq.runs.directory import folder_for, make_folder, require_free
@@ -52,7 +52,7 @@ def run(
     what it raises ends the run, which can be resumed: `resume` is the directory of one, and takes
     the same objects again. `debug` ends it at the first failure of a client.
     """
-    listeners = [on_round] if callable(on_round) else list(on_round)
+    listeners = as_listeners(on_round)
     # A debugger, and whoever reads a traceback, wants one process.
     call = Call(Objects(by_key(overrides, settings)), 1 if debug else workers, device)
     if resume is not None:
@@ -65,13 +65,29 @@ def run(
         return follow(opened, call.notes(opened), listeners, progress, debug)
 
 
+def as_listeners(on_round: object) -> list[Listener]:
+    """One function or several."""
+    several = on_round if isinstance(on_round, Sequence) else [on_round]
+    for each in several:
+        if not callable(each):
+            raise ConfigError(
+                f"on_round is {each!r}; it takes a function of a round's record, or a list of them"
+            )
+    return list(several)
+
+
 def by_key(overrides: Overrides, settings: Mapping[str, object]) -> dict[str, object]:
-    """All settings of a call by dotted key; a keyword wins."""
-    if isinstance(overrides, Mapping):
-        given = dict(overrides)
-    else:
-        given = dict(map(parse_override, overrides))
-    given |= {setting(keyword): value for keyword, value in settings.items()}
+    """All settings of a call by dotted key; a keyword wins over an override."""
+    given = dict(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
+    keywords: dict[str, str] = {}
+    for keyword, value in settings.items():
+        key = setting(keyword)
+        if key in keywords:
+            raise ConfigError(
+                f"{key} is given twice, as {keywords[key]} and as {keyword}; keep one of them"
+            )
+        keywords[key] = keyword
+        given[key] = value
     return {key: str(x) if isinstance(x, Path) else x for key, x in given.items()}
 
 
@@ -145,6 +161,7 @@ class Call:
             yield {}
             return
         require_free(folder)
+        new = not folder.exists()
         make_folder(folder)
         path = folder.absolute() / START
         weights = {name: p.data for name, p in self.objects.start.named_parameters()}
@@ -154,6 +171,9 @@ class Call:
         finally:
             if not (folder / "config.toml").exists():  # nothing came of it
                 path.unlink()
+                if new:
+                    with suppress(OSError):  # it holds something
+                        folder.rmdir()
 
 
 def follow(

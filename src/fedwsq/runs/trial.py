@@ -49,6 +49,8 @@ def learn(network: nn.Module, shard: Shard, charter: Charter, device: torch.devi
     _require_channels_first(x)
     with autocast(device, training.precision):
         outputs = _outputs(network.train(), x)
+    if training.criterion.name == "cross_entropy":
+        _require_outputs(outputs, charter.model.format.classes)
     try:
         loss = training.criterion(outputs.float(), y)
         torch.autograd.backward(loss)
@@ -89,6 +91,15 @@ def _outputs(network: nn.Module, x: Tensor) -> Tensor:
             "the first dimension must be the examples'"
         )
     return outputs
+
+
+def _require_outputs(outputs: Tensor, classes: int) -> None:
+    """Refuse fewer outputs than classes: the batch that is tried need not hold the last class."""
+    if outputs.dim() > 1 and outputs.shape[1] < classes:
+        raise ConfigError(
+            f"the model gives {outputs.shape[1]} outputs, but the data has {classes} classes; "
+            f"build it with {classes} outputs (a builder that takes `classes` is told how many)"
+        )
 
 
 def _require_channels_first(x: Tensor) -> None:

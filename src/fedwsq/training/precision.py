@@ -4,6 +4,7 @@
 """
 
 import os
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -25,7 +26,9 @@ network = torch.nn.Sequential(
 )
 network.to(torch.bfloat16)(picture).sum().backward()
 """
-TRIAL_SECONDS = 120  # on a machine so busy that importing torch takes a minute
+TRIAL_SECONDS = 900  # far beyond what the busiest machine takes; then it hangs, and nobody knows
+# What ends a process that uses instructions which are not there, or which nobody has allowed.
+ENDED_BY = (-signal.SIGILL, -signal.SIGSEGV, -signal.SIGBUS)
 
 
 def autocast(device: torch.device, precision: Precision) -> torch.autocast:
@@ -76,13 +79,32 @@ def amx_keeps_its_word() -> bool:
 
 @cache
 def _trial_survives() -> bool:
+    """Whether a process that multiplies bfloat16 with AMX lives.
+
+    Only the processor may answer. A trial that was too slow, had no memory or could not be started
+    says something of this moment, so it decides nothing: then somebody else must.
+    """
     # An illegal instruction ends a process at once, so it has to be another one.
     command = [sys.executable, "-c", TRIAL]
     try:
         done = subprocess.run(command, capture_output=True, timeout=TRIAL_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _undecided(str(error)) from None
+    if done.returncode == 0:
+        return True
+    if done.returncode in ENDED_BY:
         return False
-    return done.returncode == 0
+    lines = done.stderr.decode(errors="replace").split("\n")
+    last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    raise _undecided(f"its exit code is {done.returncode}, {last}")
+
+
+def _undecided(why: str) -> ConfigError:
+    return ConfigError(
+        f"whether this machine can multiply bfloat16 with AMX could not be tried: {why}; "
+        f"training.precision=float32 asks for nothing, {ISA}=AVX512_CORE_BF16 in the environment "
+        "leaves AMX alone"
+    )
 
 
 def _cpu_has(instructions: str) -> bool:

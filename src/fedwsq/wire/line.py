@@ -120,7 +120,7 @@ class Line:
         if not names and not isinstance(self.link.codec, Float32):
             raise ConfigError(
                 f'select = "{self.link.select}" chooses no tensor of this model, so nothing would '
-                'be coded; use "weights" or "all"'
+                'be coded; use "weights" or "all", for example uplink.select=weights'
             )
         return frozenset(names)
 

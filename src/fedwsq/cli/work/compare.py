@@ -10,7 +10,7 @@ from fedwsq.cli.progress import plain_console
 from fedwsq.report.compare import Comparison, Line, compare
 from fedwsq.report.estimate import Estimate
 from fedwsq.report.layout import Row, laid_out
-from fedwsq.runs.lines import human_bytes
+from fedwsq.runs.lines import human_bytes, times_less
 from fedwsq.runs.reading import read_runs
 from fedwsq.transports.blame import printable
 
@@ -61,8 +61,7 @@ def traffic(found: Comparison) -> list[Row]:
     rows: list[Row] = [["runs", "up", "down", "total", goal, "times fewer", "seconds"]]
     for line in found.lines:
         sent = [line.uplink_bytes, line.downlink_bytes, line.total_bytes]
-        fewer = "" if line.times_fewer is None else f"{line.times_fewer:.1f}"
-        more = [reached(line), fewer, f"{line.seconds:.0f}"]
+        more = [reached(line), fewer(line.times_fewer), f"{line.seconds:.0f}"]
         rows.append([line.group.label, *map(human_bytes, sent), *more])
     return rows
 
@@ -105,6 +104,13 @@ def behind(value: Estimate | None) -> str:
         return f"{100 * value.mean:+.2f}, one seed"
     text = f"{100 * value.mean:+.2f} ± {100 * value.half:.2f}"
     return text if value.clear else f"{text}, noise"
+
+
+def fewer(factor: float | None) -> str:
+    """`2.0` under a heading that says `times fewer`, or `25 % more`."""
+    if factor is None:
+        return ""
+    return f"{factor:.1f}" if factor >= 1 else times_less(factor)
 
 
 def reached(line: Line) -> str:

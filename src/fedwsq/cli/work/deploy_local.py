@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib import util
 from pathlib import Path
 
-from fedwsq.cli.progress import against_float32, sigterm_interrupts
+from fedwsq.cli.progress import sigterm_interrupts
 from fedwsq.cli.run import config_and_overrides
 from fedwsq.cli.start import INTERRUPTED, saying
 from fedwsq.core.errors import ConfigError, RunError
@@ -17,7 +17,7 @@ from fedwsq.flower.local import RUN_CONFIG, Local, free_ports, listens
 from fedwsq.flower.shards import write_shards
 from fedwsq.plan import Plan, load_plan, parse_overrides
 from fedwsq.runs.directory import free_folder
-from fedwsq.runs.lines import line
+from fedwsq.runs.lines import line, times_less
 from fedwsq.runs.reading import read_run
 
 FEW_ROUNDS = "rounds=10"  # of the quick start, where nobody has said how many
@@ -182,10 +182,10 @@ def _show_summary(here: Local) -> None:
     print(f"{here.run_folder} after {summary.rounds} rounds, {summary.seconds:.1f} s")
     if summary.accuracy is not None:
         print(f"  {found.metric} {summary.accuracy:.4f}")
-    print(f"  uplink {summary.uplink_bytes:,} bytes, {against_float32(summary.uplink_factor)}")
-    print(
-        f"  downlink {summary.downlink_bytes:,} bytes, {against_float32(summary.downlink_factor)}"
-    )
+    up = times_less(summary.uplink_factor)
+    down = times_less(summary.downlink_factor)
+    print(f"  uplink {summary.uplink_bytes:,} bytes, {up} than float32")
+    print(f"  downlink {summary.downlink_bytes:,} bytes, {down} than float32")
     print(f"  weights {summary.weights}")
 
 

@@ -29,14 +29,27 @@ TABLES: dict[str, Mapping[str, Callable[..., Any]]] = {
     "criteria": CRITERIA,
     "metrics": METRICS,
 }
-# Arguments that a run gives to a model, a criterion or a metric; no config can.
-GIVEN = ("classes", "channels", "outputs", "targets")
+# Arguments that a run gives to a model, a split, a criterion or a metric; no config can.
+GIVEN = ("classes", "channels", "labels", "clients", "groups", "outputs", "targets")
+NEEDED = "(needed)"
+# What an empty default stands for.
+SOURCES = {"root": "$FEDWSQ_DATA or ./data", "path": NEEDED}
 
 
 def settings(entry: Callable[..., Any]) -> dict[str, Any]:
-    """What a config can set, and the defaults: `{"alpha": 0.3}`."""
+    """What a config can set, the defaults, and what has none: `{"alpha": 0.3}`."""
     if is_dataclass(entry):
         return {f.name: f.default for f in fields(entry)}
-    parameters = inspect.signature(entry).parameters
-    optional = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
-    return {name: repr(value) for name, value in optional.items() if name not in GIVEN}
+    found = {}
+    for name, parameter in inspect.signature(entry).parameters.items():
+        needed = parameter.default is parameter.empty
+        # A seed without a default is that of the run.
+        if name in GIVEN or (needed and name == "seed"):
+            continue
+        if needed:
+            found[name] = NEEDED
+        elif parameter.default == "" and name in SOURCES:
+            found[name] = SOURCES[name]
+        else:
+            found[name] = repr(parameter.default)
+    return found

@@ -2,6 +2,8 @@
 
 import argparse
 import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,19 @@ from fedwsq.cli.work.levels import level_set
 from fedwsq.cli.work.partition import draw, planned_split
 from fedwsq.codecs import Float32
 from fedwsq.core.errors import ConfigError
-from fedwsq.report.figures import PANEL, draw_bits, draw_curves, draw_levels, grid_size, panels
+from fedwsq.report.compare import flags
+from fedwsq.report.figures import (
+    PANEL,
+    Panel,
+    draw_bits,
+    draw_curves,
+    draw_levels,
+    grid_size,
+    panels,
+)
 from fedwsq.runs.checkpoint import load_snapshot
 from fedwsq.runs.reading import is_run, read_runs
+from fedwsq.transports.blame import printable
 from fedwsq.wire import decode
 
 LEAST_VALUES = 500  # of a tensor whose histogram says something
@@ -33,6 +45,7 @@ def curves(args: argparse.Namespace) -> None:
     figure = blank(args.out, *grid_size(len(found)))
     draw_curves(figure, found, args.against, args.smoothed)
     save(figure, args.out)
+    print_flags(found)
 
 
 def bits(args: argparse.Namespace) -> None:
@@ -40,6 +53,14 @@ def bits(args: argparse.Namespace) -> None:
     figure = blank(args.out, *grid_size(len(found)))
     draw_bits(figure, found)
     save(figure, args.out)
+    print_flags(found)
+
+
+def print_flags(found: Sequence[Panel]) -> None:
+    """A picture cannot say why its lines should not be compared; the terminal can."""
+    said = [flag for panel in found for flag in flags(panel.groups)]
+    for flag in dict.fromkeys(said):
+        print(printable(f"flag: {flag}"), file=sys.stderr)
 
 
 def levels(args: argparse.Namespace) -> None:

@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedwsq.analysis.pictures import whole_numbers
 from fedwsq.cli.outputs import require_folder
-from fedwsq.cli.plot import blank, save, whole_numbers
+from fedwsq.cli.plot import blank, save
 from fedwsq.cli.run import config_and_overrides
 from fedwsq.cli.trust import trusting
 from fedwsq.core.errors import ConfigError

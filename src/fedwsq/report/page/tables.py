@@ -14,7 +14,7 @@ from fedwsq.report.groups import Group, differing
 from fedwsq.report.looks import Look
 from fedwsq.report.page.drawings import Table
 from fedwsq.report.page.words import NOTHING, score, score_range, seconds, text
-from fedwsq.runs.lines import human_bytes
+from fedwsq.runs.lines import human_bytes, times_less
 from fedwsq.runs.reading import Reading
 
 MOST_CLASSES = 20  # that have room for a column each
@@ -94,7 +94,7 @@ def measures(metric: str, target: float | None) -> list[Measure]:
     scores = lambda values: Cell(score(fmean(values), metric), score_range(values, metric))
     sizes = lambda values: Cell(human_bytes(fmean(values)))
     times = lambda values: Cell(seconds(fmean(values)))
-    factor = lambda values: Cell(f"{fmean(values):.1f} × less")  # noqa: RUF001
+    factor = lambda values: Cell(times_less(fmean(values)))
     found = [
         Measure("last", last_score, scores, max),
         Measure("smoothed", smoothed, scores, max),
