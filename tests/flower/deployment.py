@@ -113,6 +113,10 @@ class Deployment:
     def log(self, name):
         return (self.folder / f"{name}.log").read_text()
 
+    def until_it_says(self, name, words):
+        """Wait for a process to have printed something."""
+        patiently(lambda: words in self.log(name), lambda: f"{name}: {self.log(name)}")
+
     def run(self, **config):
         """A run to its end."""
         number = self.begin(**config)
@@ -185,11 +189,11 @@ class Deployment:
         return process
 
 
-def patiently(true):
+def patiently(true, why=lambda: ""):
     """Wait for what several processes do in turn, each of which takes seconds to start."""
     end = time.monotonic() + 4 * PATIENCE_SECONDS
     while not true():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, why()
         time.sleep(0.1)
 
 
