@@ -105,10 +105,10 @@ class Roster:
             here = sorted(self._homes())
             if len(here) >= self._enough and not self._unknown(HELLO_SECONDS):
                 break
-            waited = time.monotonic() - began
-            if here and self._is_quiet():
+            tired = time.monotonic() - began > PATIENCE_SECONDS
+            if here and (tired or self._is_quiet()):
                 break
-            if waited > PATIENCE_SECONDS and not here:
+            if tired:
                 raise RunError(
                     f"no client was there for {PATIENCE_SECONDS:.0f} s; start nodes, and run it "
                     "again with the same folder to go on"
