@@ -72,7 +72,7 @@ def test_nodes_with_their_own_data_give_the_weights_of_one_process(shards, tmp_p
         for name in ("node-0", "node-1", "node-2", "of-another-mind"):
             here.until_it_says(name, LET_IN)
         here.until_it_says("stranger", "Failed to activate SuperNode")
-        here.until_it_says("doubter", "Connection attempt failed")
+        here.until_it_says("doubter", "CERTIFICATE_VERIFY_FAILED")
         assert misled.wait(PATIENCE_SECONDS) == 2
         number = here.run(
             method="fedwsq",
