@@ -21,7 +21,8 @@ QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2",
+    # Five processes that ask five times a second are felt on a busy machine.
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
 }
 
 
@@ -113,11 +114,16 @@ class Deployment:
     def log(self, name):
         return (self.folder / f"{name}.log").read_text()
 
+    def until_it_says(self, name, words):
+        """Wait for a process to have printed something."""
+        patiently(lambda: words in self.log(name), lambda: f"{name}: {self.log(name)}")
+
     def run(self, **config):
         """A run to its end."""
         number = self.begin(**config)
         finished = re.compile(rf"Finished task \d+ of run {number}")
-        patiently(lambda: finished.search(self.log("superlink")))
+        last_words = lambda: self.log("superlink")[-2000:]
+        patiently(lambda: finished.search(self.log("superlink")), last_words)
         assert "completed" in self.of_run(number)["status"], self.server_log(number)
         return number
 
@@ -185,11 +191,11 @@ class Deployment:
         return process
 
 
-def patiently(true):
+def patiently(true, why=lambda: ""):
     """Wait for what several processes do in turn, each of which takes seconds to start."""
     end = time.monotonic() + 4 * PATIENCE_SECONDS
     while not true():
-        assert time.monotonic() < end
+        assert time.monotonic() < end, why()
         time.sleep(0.1)
 
 

@@ -62,7 +62,7 @@ def test_it_ends_with_the_weights_of_one_process(tmp_path):
 
 def test_a_node_is_killed_and_then_everything_is_stopped(tmp_path):
     folder = tmp_path / "many"
-    with started(folder, "rounds=1000", "deadline=60") as many:
+    with started(folder, "rounds=1000") as many:
         for line in many.stdout:
             if line.startswith("round 1/"):
                 break

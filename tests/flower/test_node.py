@@ -7,17 +7,26 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedwsq
 import numpy as np
 import torch
 from flwr.app import ConfigRecord, RecordDict
+from PIL import Image
 
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.types import Key
 from fedwsq.data.digits import digits
 from fedwsq.federation.charter import Charter
-from fedwsq.federation.hello import encode_hello
+from fedwsq.federation.hello import encode_hello, read_introduction
 from fedwsq.federation.owners import ExampleFormat, ModelSpec
 from fedwsq.flower.envelope import read_request, read_response, write_request, write_response
 from fedwsq.flower.node import serve
 from fedwsq.flower.plain import Malformed, Request, Response
-from fedwsq.flower.settings import format_of_config, plan_of, read_format, write_format
+from fedwsq.flower.settings import (
+    format_of_config,
+    plan_of,
+    read_format,
+    read_names,
+    write_format,
+)
 from fedwsq.plan import dump_plan
+from fedwsq.transports import Reply
 from fedwsq.wire.message import EVERYONE
 from harness import tiny, tiny_words
 
@@ -36,9 +45,10 @@ def shard(tmp_path_factory):
     return path
 
 
-def hello(plan, form=DIGITS):
+def hello(plan, form=DIGITS, names=()):
     charter = Charter(plan, ModelSpec(plan, form))
-    return Request([b""], [encode_hello(charter, EVERYONE, bytes(16))], [0], write_format(form))
+    head = encode_hello(charter, EVERYONE, bytes(16))
+    return Request([b""], [head], [0], write_format(form, names))
 
 
 def test_a_node_of_a_simulation_has_its_share_of_the_clients():
@@ -54,6 +64,45 @@ def test_a_node_has_its_own_examples_and_no_others(shard):
     found = serve(OWN, {"client": 7, "data": str(shard)}, hello(plan))
     assert (list(found.clients), list(found.reasons)) == ([7], [""])
     assert b'"examples": 24' in found.payloads[0]  # a fifth is its own test set
+
+
+def photos(folder, **classes):
+    """A folder of images, so many of each class."""
+    for name, count in classes.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            Image.new("RGB", (8, 8), (number, 0, 0)).save(folder / name / f"{number}.png")
+    return str(folder)
+
+
+def test_classes_of_a_folder_have_the_numbers_that_they_have_elsewhere(tmp_path):
+    """Where a client has no images of a class, the names say which classes it has."""
+    plan = tiny(**{"data.partition": "own"})
+    form = ExampleFormat(3, (3, 8, 8))
+    names = ("cats", "dogs", "foxes")
+    place = photos(tmp_path / "photos", cats=5, foxes=10)
+    found = serve(OWN, {"client": 0, "data": place}, hello(plan, form, names))
+    assert list(found.reasons) == [""]
+    reply = Reply(Key(plan.seed, 0, 0), found.payloads[0])
+    charter = Charter(plan, ModelSpec(plan, form))
+    cats, dogs, foxes = read_introduction(charter, reply, bytes(16)).labels
+    assert (cats + foxes, dogs) == (12, 0)  # a fifth is its own test set
+    assert foxes > cats
+
+    (reason,) = serve(OWN, {"client": 0, "data": place}, hello(plan, form)).reasons
+    assert "folders for 2 of 3 classes (cats, foxes)" in reason
+    assert "class-names='cats, dogs' in the run config" in reason
+    strange = ("cats", "dogs", "wolves")
+    (reason,) = serve(OWN, {"client": 0, "data": place}, hello(plan, form, strange)).reasons
+    assert "class foxes is not one of the federation's: cats, dogs, wolves" in reason
+
+
+def test_a_node_may_have_a_function_that_loads_its_examples():
+    plan = tiny(**{"data.partition": "own"})
+    found = serve(OWN, {"client": 1, "data": "fedwsq.data.digits:digits"}, hello(plan))
+    assert (list(found.clients), list(found.reasons)) == ([1], [""])
+    (reason,) = serve(OWN, {"client": 1, "data": "nobody:knows"}, hello(plan)).reasons
+    assert "nobody" in reason
 
 
 @pytest.mark.parametrize(
@@ -117,11 +166,19 @@ def test_a_server_without_data_is_told_the_form_of_an_example():
     for wrong in ({}, {"classes": 10}, {"shape": "1x8x8"}, {"classes": 10, "shape": "a lot"}):
         with pytest.raises(ConfigError, match="what an example looks like"):
             format_of_config(wrong)
+    named = {"class-names": "cats, dogs", "shape": "1x8x8"}
+    assert format_of_config(named) == ExampleFormat(2, (1, 8, 8))
+    with pytest.raises(ConfigError, match="classes is 3, but class-names has 2 names"):
+        format_of_config(named | {"classes": 3})
+    with pytest.raises(ConfigError, match="names a class twice"):
+        format_of_config(named | {"class-names": "cats, cats"})
 
 
 def test_formats_are_read_as_written():
     full = ExampleFormat(3, (3, 4, 4), (0.5, 0.25, 0.125), (1.0, 2.0, 4.0), True)
     assert read_format(write_format(full)) == full
+    assert read_names(write_format(full)) == ()
+    assert read_names(write_format(full, ["a", "b", "c"])) == ("a", "b", "c")
     for wrong in ("", "[]", "{}", "null", '{"classes": "x"}'):
         with pytest.raises(ConfigError, match="no format of examples"):
             read_format(wrong)

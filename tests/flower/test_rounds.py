@@ -6,6 +6,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fedwsq
 
 import json
 import shutil
+import time
 from threading import Lock
 
 import numpy as np
@@ -261,6 +262,11 @@ def test_answers_that_come_twice_or_that_nobody_asked_for(alone, tmp_path):
 
     go(Nodes(config(tmp_path / "run", **MEMORY), simulated(tmp_path / "memory"), weather))
     assert weights(tmp_path / "run") == summary.weights
+    # Two clients a round answer twice. What comes after a round has ended belongs to the next, and
+    # after the last to none.
+    found = rows(tmp_path / "run")
+    twice = sum(sum((row["duplicates"] | row["foreign"]).values()) for row in found)
+    assert 4 <= twice <= 6
 
 
 def test_a_run_goes_on_where_it_was_stopped(alone, tmp_path):
@@ -308,6 +314,31 @@ def test_nobody_there_is_waited_for_and_not_forever(tmp_path, monkeypatch):
     monkeypatch.setattr(roster, "PATIENCE_SECONDS", 0.3)
     with pytest.raises(RunError, match="no client was there"):
         go(Nodes(config(tmp_path / "run"), {}))
+
+
+def test_the_first_round_waits_for_a_node_that_is_long_about_its_hello(tmp_path, monkeypatch):
+    """Greeted, it is there, and will say so when it has imported torch."""
+    monkeypatch.setattr(roster, "HELLO_SECONDS", 0.2)
+    began = time.monotonic()
+
+    def weather(reply):
+        if reply.metadata.src_node_id == 102 and time.monotonic() < began + 2:
+            grid.done[reply.metadata.reply_to_message_id] = reply  # not yet
+            return []
+        return [reply]
+
+    grid = Nodes(config(tmp_path / "run", clients_per_round=3), simulated(tmp_path / "m"), weather)
+    go(grid)
+    assert [row["sampled"] for row in rows(tmp_path / "run")] == [3, 3, 3]
+
+
+def test_nodes_that_never_come_are_not_waited_for(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(roster, "HELLO_SECONDS", 0.2)
+    nodes = simulated(tmp_path / "memory")
+    del nodes[101]
+    go(Nodes(config(tmp_path / "run", clients_per_round=3), nodes))
+    assert [row["sampled"] for row in rows(tmp_path / "run")] == [2, 2, 2]
+    assert capsys.readouterr().out.count("2 clients are there, 3 were hoped for") == 1
 
 
 # How fast nodes are.
@@ -427,6 +458,7 @@ def test_an_answer_that_is_late_is_timed_and_its_node_left_alone_until_then(tmp_
     assert [row["late"] for row in found] == [1, 0, 0]
     assert [row["sampled"] for row in found] == [3, 2, 3]
     assert "did not answer in time" in found[0]["failures"]["0"]
+    assert [row["foreign"] for row in found] == [{}, {"round 1, client 0": 1}, {}]
     guess = tiny(channels="measured").channels.up_bytes_per_second
     assert found[0]["channels"]["0"][0] == guess
     assert found[2]["channels"]["0"][0] != guess

@@ -39,6 +39,10 @@ class Examples:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def relabelled(self, labels: Tensor) -> "Examples":
+        """The same examples with other labels."""
+        return Examples(self._parts, labels)
+
     def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """The examples at `indices`, in that order, as stored, and their labels."""
         # Labels first: this also refuses an index out of range.

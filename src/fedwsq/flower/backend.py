@@ -13,7 +13,7 @@ from fedwsq.federation.owners import Census, ExampleFormat, ModelSpec, TestData,
 from fedwsq.federation.simulation import load_data, simulate
 from fedwsq.flower.plain import Config
 from fedwsq.flower.roster import Roster
-from fedwsq.flower.settings import OWN, format_of_config, with_data
+from fedwsq.flower.settings import OWN, format_of_config, names_of_config, with_data
 from fedwsq.flower.transport import FlowerTransport
 from fedwsq.plan import Plan
 from fedwsq.runs import Machine, Opened
@@ -28,6 +28,7 @@ class ServerData(NamedTuple):
     test: TestData | None
     digest: str = ""  # of who holds what; "": that is not the server's to know
     census: Census | None = None  # of a server that split the data itself
+    names: tuple[str, ...] = ()  # of the classes, where nodes number them by their folders
 
 
 class OnFlower:
@@ -37,7 +38,7 @@ class OnFlower:
         self.machine = machine
         self.data = server_data(plan, run)
         self.charter = Charter(plan, ModelSpec(plan, self.data.format))
-        self.roster = Roster(grid, self.charter, print)
+        self.roster = Roster(grid, self.charter, print, self.data.names)
         self.data_digest = self.data.digest
         self.evaluated_on = "test" if self.data.test is None else self.data.test.name
 
@@ -71,8 +72,9 @@ def server_data(plan: Plan, run: Config) -> ServerData:
         )
     place = str(run.get("test-data") or "")
     if not place:
-        return ServerData(format_of_config(run), None)
+        return ServerData(format_of_config(run), None, names=names_of_config(run))
     here = plan if place == PLAN else with_data(plan, place)
     dataset, _, _ = load_data(here)
     form = format_of(dataset, plan)
-    return ServerData(form, TestData("test", dataset.test, torch.arange(len(dataset.test)), form))
+    test = TestData("test", dataset.test, torch.arange(len(dataset.test)), form)
+    return ServerData(form, test, names=dataset.class_names)

@@ -68,6 +68,7 @@ overrides = ""
 out = ""
 test-data = ""
 classes = 0
+class-names = ""
 shape = ""
 """
 ENDS = {

@@ -15,6 +15,10 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 POLL_SECONDS = 0.1
+# The longer an answer takes, the less a moment matters: a question costs the SuperLink and us
+# milliseconds of a machine that nodes may be training on.
+POLL_SHARE = 0.05  # of how long it was waited for,
+MOST_POLL_SECONDS = 0.5  # and no more: answers are timed
 MOST_A_SECOND = 30.0  # questions to the SuperLink: as many as a hundred idle nodes ask
 
 
@@ -51,9 +55,11 @@ class Mailbox:
         return found
 
     def _wait(self, number: str) -> None:
+        began = time.monotonic()
         try:
             while number in self._expected:
-                time.sleep(max(POLL_SECONDS, len(self._expected) / MOST_A_SECOND))
+                patient = min(POLL_SHARE * (time.monotonic() - began), MOST_POLL_SECONDS)
+                time.sleep(max(POLL_SECONDS, patient, len(self._expected) / MOST_A_SECOND))
                 for message in self._grid.pull_messages([number]):
                     # By what it answers: the error of a node that died carries another's id.
                     answers = message.metadata.reply_to_message_id

@@ -21,7 +21,7 @@ from fedwsq.federation.owners import ExampleFormat, ModelSpec, OwnData
 from fedwsq.federation.simulation import simulate
 from fedwsq.federation.site import Site
 from fedwsq.flower.plain import Config, Request, Response, refusal
-from fedwsq.flower.settings import OWN, Home, plan_of, read_format, with_data
+from fedwsq.flower.settings import OWN, Home, plan_of, read_format, read_names, with_data
 from fedwsq.plan import dump_plan, load_plan, make_plan
 from fedwsq.runs.backend import resolve_device
 from fedwsq.training.precision import resolve_precision
@@ -41,6 +41,7 @@ class Node:
     def __init__(self, run: Config, node: Config, format: str) -> None:
         self.home = Home.of(node)
         self.agreed = read_format(format)
+        self.class_names = read_names(format)
         self.device = resolve_device(self.home.device)
         plan = load_plan(self.home.plan) if self.home.plan else plan_of(run)
         precision = resolve_precision(plan.training.precision, self.device)
@@ -115,7 +116,8 @@ class Node:
                 "data.partition = own: the node config must say where this node's examples are, "
                 "such as client=0 data='/data/mine.npz'"
             )
-        dataset = with_data(self.plan, self.home.data, self.agreed.classes).data.load()
+        found = with_data(self.plan, self.home.data, self.agreed.classes).data.load()
+        dataset = numbered_alike(found, self.class_names, self.agreed.classes)
         form = own_format(dataset, self.agreed)
         charter = Charter(self.plan, ModelSpec(self.plan, form))
         (client,) = self.clients
@@ -137,6 +139,41 @@ class Node:
         self.memory.mkdir(parents=True, exist_ok=True)
         self.site.store = ClientStore(self.memory / run.hex(), self.plan.checkpoint_every)
         return self.site.answer(body, order)
+
+
+def numbered_alike(dataset: Dataset, names: Sequence[str], classes: int) -> Dataset:
+    """The data set with its classes numbered as everywhere in the federation.
+
+    A folder of images numbers the classes that it has; one that lacks a class would number those
+    after it otherwise than others do.
+    """
+    own = dataset.class_names
+    if not own or own == tuple(names):
+        return dataset
+    if not names:
+        if len(own) == classes:
+            return dataset
+        raise DataError(
+            f"there are folders for {len(own)} of {classes} classes ({_some(own)}), and the "
+            "server does not say what they are called; it can: class-names='cats, dogs' in the "
+            "run config"
+        )
+    for name in own:
+        if name not in names:
+            raise DataError(f"class {name} is not one of the federation's: {_some(names)}")
+    numbers = torch.tensor([names.index(name) for name in own])
+    return replace(
+        dataset,
+        train=dataset.train.relabelled(numbers[dataset.train.labels]),
+        test=dataset.test.relabelled(numbers[dataset.test.labels]),
+        classes=len(names),
+        class_names=tuple(names),
+    )
+
+
+def _some(names: Sequence[str]) -> str:
+    """The first names, for a message."""
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def own_format(dataset: Dataset, agreed: ExampleFormat) -> ExampleFormat:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedwsq.core.errors import ConfigError
 
-SECONDS = 5.0
+SECONDS = 20.0  # a busy machine shakes hands slowly
 
 
 def what_is_wrong(superlink: str, authority: Path | None) -> str:

@@ -30,8 +30,8 @@ from fedwsq.wire import Kind, kind_of
 from fedwsq.wire.channels import Measured
 from fedwsq.wire.message import EVERYONE
 
-HELLO_SECONDS = 90.0  # a node may have to import torch and read its data first
-PATIENCE_SECONDS = 600.0  # without a single client
+HELLO_SECONDS = 90.0  # without news: no node came, and none that was greeted has answered
+PATIENCE_SECONDS = 600.0  # without a single client, or for a node that was greeted at the start
 NO_RUN = bytes(16)  # nodes introduce themselves to a server, whatever it runs
 
 
@@ -51,6 +51,10 @@ class Sent(NamedTuple):
     bytes: int
     orders: Sequence[Order] = ()  # none: a hello
 
+    @property
+    def keys(self) -> list[Key]:
+        return [order.key for order in self.orders]
+
 
 class Heard(NamedTuple):
     """What a node answered to orders; None and a reason if that is of no use."""
@@ -65,17 +69,26 @@ class Heard(NamedTuple):
 class Roster:
     """Asks new nodes who they are; `note` is told of those that come and are refused."""
 
-    def __init__(self, grid: Grid, charter: Charter, note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        charter: Charter,
+        note: Callable[[str], None],
+        class_names: Sequence[str] = (),
+    ) -> None:
         self.grid = grid
         self.charter = charter
         self.note = note
-        self.format = write_format(charter.model.format)
+        self.format = write_format(charter.model.format, class_names)
         self._known: dict[int, Known] = {}
         self._online: list[int] = []
         self._sent: dict[str, Sent] = {}  # what nobody has answered yet
+        self._answered: dict[str, Sent] = {}  # since the round began
+        self._unread: list[Heard] = []  # came between two rounds
         self._mail = Mailbox(grid)
         self._speeds: dict[int, Speed] = {}
         self._enough = charter.plan.clients_per_round  # before the first round
+        self._news = time.monotonic()  # when a node last came, or introduced itself
 
     def present(self) -> list[int]:
         """The clients that are there, in ascending order, once every node has introduced itself.
@@ -87,41 +100,53 @@ class Roster:
         wait = 0.0
         while True:
             self.refresh()
-            for _ in self.answers(wait):
-                pass  # too late for their round
+            self._unread += self._heard(wait)  # too late for their round
             wait = POLL_SECONDS
             here = sorted(self._homes())
-            waited = time.monotonic() - began
-            if len(here) >= self._enough and not self._unknown():
+            if len(here) >= self._enough and not self._unknown(HELLO_SECONDS):
                 break
-            if here and waited > HELLO_SECONDS:
-                self.note(f"{len(here)} clients are there, {self._enough} were hoped for")
+            tired = time.monotonic() - began > PATIENCE_SECONDS
+            if here and (tired or self._is_quiet()):
                 break
-            if waited > PATIENCE_SECONDS:
+            if tired:
                 raise RunError(
                     f"no client was there for {PATIENCE_SECONDS:.0f} s; start nodes, and run it "
                     "again with the same folder to go on"
                 )
+        if len(here) < self._enough:
+            self.note(f"{len(here)} clients are there, {self._enough} were hoped for")
         self._enough = 1
+        self._answered.clear()
         return here
 
     def refresh(self) -> None:
         """See which nodes are online, and greet new ones."""
-        self._online = sorted(self.grid.get_node_ids())
+        online = sorted(self.grid.get_node_ids())
+        if not set(online) <= set(self._online):
+            self._news = time.monotonic()
+        self._online = online
         self._ask([node for node in self._online if node not in self._known])
 
     def answers(self, seconds: float) -> Iterator[Heard]:
         """Answers to orders, timed, if some come within some seconds; whoever introduces itself is
-        taken in.
+        taken in. One that comes twice comes out twice: the server counts them.
         """
+        unread, self._unread = self._unread, []
+        yield from unread
+        yield from self._heard(0.0 if unread else seconds)
+
+    def _heard(self, seconds: float) -> Iterator[Heard]:
         for letter in self._mail.take(seconds):
-            sent = self._sent.pop(letter.answers, None)
+            again = self._answered.get(letter.answers)
+            sent = self._sent.pop(letter.answers, again)
             if sent is None:
-                continue  # it came twice, or nobody asked
+                self.note(f"an answer to nothing that was asked: {printable(letter.answers)}")
+                continue
+            self._answered[letter.answers] = sent
             heard = self._read(sent, letter)
             if sent.orders:
                 yield heard
-            else:
+            elif again is None:
                 self._meet(heard)
 
     def node_of(self, client: int) -> int | None:
@@ -167,14 +192,24 @@ class Roster:
             found = known.clients | found
         return found
 
-    def _unknown(self) -> list[int]:
-        """Nodes that have been asked and may still answer for the first time."""
-        late = time.time() - HELLO_SECONDS
+    def _unknown(self, seconds: float) -> list[int]:
+        """Nodes that were greeted within some seconds, and may still answer for the first time."""
+        since = time.time() - seconds
         return [
             sent.node
             for sent in self._sent.values()
-            if sent.node not in self._known and sent.pushed > late
+            if sent.node not in self._known and sent.pushed > since
         ]
+
+    def _is_quiet(self) -> bool:
+        """Whether nobody else is to be expected.
+
+        A node that was greeted may have to import torch and read its data first, on a machine that
+        is busy: before the first round, which decides what becomes of a run, it is given its time.
+        """
+        if self._enough > 1 and self._unknown(PATIENCE_SECONDS):
+            return False
+        return time.monotonic() - self._news > HELLO_SECONDS
 
     def _ask(self, nodes: Sequence[int]) -> None:
         waiting = {sent.node for sent in self._sent.values()}
@@ -223,6 +258,7 @@ class Roster:
     def _meet(self, heard: Heard) -> None:
         """Take a node in, or note why not."""
         node = heard.sent.node
+        self._news = time.monotonic()
         before = self._known.get(node, Known())
         known = self._known_by(heard)
         self._known[node] = known

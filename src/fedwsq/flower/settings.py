@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -101,8 +102,9 @@ def _loader(place: str) -> tuple[str, str]:
     raise ConfigError(f"data is {place!r}, must be a folder, an .npz file or module:function")
 
 
-def write_format(form: ExampleFormat) -> str:
-    return json.dumps(form._asdict())
+def write_format(form: ExampleFormat, names: Sequence[str] = ()) -> str:
+    """What an example looks like, and the names of the classes, if they have any."""
+    return json.dumps({**form._asdict(), "names": list(names)})
 
 
 def read_format(text: str) -> ExampleFormat:
@@ -120,9 +122,27 @@ def read_format(text: str) -> ExampleFormat:
         raise ConfigError(f"no format of examples: {text[:80]!r}") from None
 
 
+def read_names(text: str) -> tuple[str, ...]:
+    """The names of the classes, in the order of their numbers; none where nobody knows."""
+    names = json.loads(text).get("names", ())
+    return tuple(str(name) for name in names)
+
+
+def names_of_config(run: Config) -> tuple[str, ...]:
+    """The names of the classes that a run config spells out, in the order of their numbers."""
+    said = str(run.get("class-names") or "")
+    names = tuple(filter(None, (name.strip() for name in said.split(","))))
+    if len(set(names)) < len(names):
+        raise ConfigError(f"class-names is {said!r}, which names a class twice")
+    return names
+
+
 def format_of_config(run: Config) -> ExampleFormat:
     """The format that a run config spells out, for a server without data."""
-    classes = run.get("classes") or 0
+    names = names_of_config(run)
+    classes = run.get("classes") or len(names)
+    if names and classes != len(names):
+        raise ConfigError(f"classes is {classes}, but class-names has {len(names)} names")
     sizes = str(run.get("shape") or "").split("x")
     known = type(classes) is int and classes > 0
     if not known or not all(size.isdigit() for size in sizes):

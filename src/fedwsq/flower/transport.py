@@ -39,10 +39,15 @@ class FlowerTransport:
             else:
                 by_node.setdefault(node, []).append(order)
         waiting = self._push(body, by_node, seconds_left(end) + GRACE_SECONDS)
+        ours = set(waiting)
+        asked = {order.key for order in orders}
         looked = time.monotonic()
         while waiting and not is_over(end):
             for heard in self.roster.answers(min(seconds_left(end), LOOK_SECONDS)):
-                if waiting.pop(heard.number, None) is not None:
+                waiting.pop(heard.number, None)
+                # One of an earlier round comes out for the server to count. It must not pass for an
+                # answer to what the same client is asked now: a round both trains and evaluates.
+                if heard.number in ours or asked.isdisjoint(heard.sent.keys):
                     yield from _answers(heard)
             if time.monotonic() - looked > LOOK_SECONDS:
                 self.roster.refresh()
