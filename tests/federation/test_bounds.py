@@ -139,6 +139,14 @@ def test_of_two_scales_the_smaller_counts():
     assert bounded([(0.1,), (0.4,)]) == [(0.1,), (0.4,)]
 
 
+def test_where_most_tensors_did_not_move_a_few_do_not_raise_the_scale():
+    """A dead tensor would hand its scale to whoever lies, and be coded to nothing from then on."""
+    still = [(0.0,)] * 3
+    assert bounded([*still, (7.0,), (1e6,)], before=2.0) == [*still, (2.0,), (2.0,)]
+    assert bounded([*still, (0.5,), (1e6,)], before=2.0) == [*still, (0.5,), (2.0,)]
+    assert bounded([*still, (1e6,)], before=0.0) == [*still, (0.0,)]  # calibrated another time
+
+
 def test_alone_it_is_held_against_the_shared_scale():
     assert bounded([(900.0,)], before=1.0) == [(900.0,)]
     assert bounded([(1e6,)], before=1.0) == [(1000.0,)]

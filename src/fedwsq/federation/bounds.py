@@ -147,10 +147,15 @@ def _bounded(
     sides: list[tuple[float, ...]], before: float, factor: float
 ) -> list[tuple[float, ...]]:
     sizes = _root_mean_square(np.array(sides, np.float64))
-    if not sizes.any():
+    moved = sizes[sizes > 0].tolist()
+    if not moved:
         return sides
-    limit = factor * middle(sizes[sizes > 0].tolist())
-    if before:
+    limit = factor * middle(moved)
+    if 2 * len(moved) <= len(sizes):
+        # Most say that this tensor did not move: who says otherwise may be one that lies, and does
+        # not raise the scale. One that is not calibrated yet waits for a later round.
+        limit = min(limit, before)
+    elif before:
         limit = min(limit, MAX_LEAP * before)
     bounded = []
     for side, size in zip(sides, sizes.tolist(), strict=True):
