@@ -45,11 +45,21 @@ def after(*cohorts):
 
 
 def test_the_medians_of_the_latest_cohorts_are_kept():
-    usual = after(cohort(1.0, 9.0, 2.0), cohort(4.0, 6.0))
+    usual = after(cohort(1.0, 9.0, 2.0), cohort(4.0, 5.0, 5.0, 6.0))
     assert usual.norms == {"delta": Trend((2.0, 5.0), 3.5)}
     assert usual.examples == Trend((10.0, 10.0), 10.0)
     assert usual.after([]) == usual
     assert after(*[cohort(float(i)) for i in range(8)]).norms["delta"].latest == (3, 4, 5, 6, 7)
+
+
+def test_of_two_the_longer_cannot_say_what_is_usual():
+    """What it says would be remembered for a thousand rounds."""
+    usual = after(cohort(1.0, 4e8), *[cohort(1.0, 1.0)] * 4)
+    assert usual.norms["delta"].level == 1.0
+    found = limits(Bounds(), Usual(), cohort(1.0, 4e8))
+    assert found.factor("delta", 4e8, 0.0) == 4.0 / 4e8
+    told = [Seen({"delta": 1.0}, 100.0), Seen({"delta": 1.0}, 1e12)]
+    assert limits(Bounds(), Usual(), told).examples == 1000.0
 
 
 def test_what_was_usual_is_forgotten_slowly():
@@ -124,6 +134,19 @@ def test_a_scale_far_above_the_others_counts_as_the_bound():
     assert found == [(1.0,), (2.0,), (3.0,), (12.5,), (0.0,)]
 
 
+def test_of_two_scales_the_smaller_counts():
+    assert bounded([(0.1,), (1e6,)], before=0.0) == [(0.1,), (0.5,)]  # the calibrating round
+    assert bounded([(0.1,), (0.4,)]) == [(0.1,), (0.4,)]
+
+
+def test_where_most_tensors_did_not_move_a_few_do_not_raise_the_scale():
+    """A dead tensor would hand its scale to whoever lies, and be coded to nothing from then on."""
+    still = [(0.0,)] * 3
+    assert bounded([*still, (7.0,), (1e6,)], before=2.0) == [*still, (2.0,), (2.0,)]
+    assert bounded([*still, (0.5,), (1e6,)], before=2.0) == [*still, (0.5,), (2.0,)]
+    assert bounded([*still, (1e6,)], before=0.0) == [*still, (0.0,)]  # calibrated another time
+
+
 def test_alone_it_is_held_against_the_shared_scale():
     assert bounded([(900.0,)], before=1.0) == [(900.0,)]
     assert bounded([(1e6,)], before=1.0) == [(1000.0,)]
@@ -146,6 +169,7 @@ def test_a_mean_of_metrics_within_the_bound_is_the_plain_mean():
     # The median is 1: a hundred at most.
     assert bounded_mean([1.0, 1.0, 1.0, 1e20]) == (3 + 100) / 4
     assert bounded_mean([0.0, 0.0, 3.0]) == 1.0
+    assert bounded_mean([1.0, 1e12]) == (1 + 100) / 2
 
 
 # Rounds, with real replies
@@ -353,6 +377,18 @@ def test_a_metric_that_no_training_has_is_refused(name):
     (why,) = server.step().failures.values()
     assert f"metric '{name}' is -4, must not be negative" in why
     assert fingerprint(server.params) == without_the_first()
+
+
+def test_a_client_that_does_not_say_its_learning_rates_does_not_stop_a_method_that_uses_them():
+    """FedCM divides by their sum; without it the direction would stay where it was for ever."""
+    server = under(fine, tiny(algorithm="fedcm"))
+    server.transport.weather = lambda number, answers: [
+        reframed(answers[0], server, metrics={}),
+        *answers[1:],
+    ]
+    row = server.step()
+    assert row.replied == 5
+    assert all(x.any() for x in server.snapshot.server["direction"].values())
 
 
 def test_what_a_reply_says_of_itself_is_bounded_in_the_row():

@@ -20,6 +20,7 @@ pytest.importorskip("Crypto", reason="needs the extra: pip install 'fedwsq[secur
 
 from fedwsq.federation.phases import VOTES
 from fedwsq.federation.tally import Tally
+from fedwsq.secure.ring import pack, unpack
 
 CPU = torch.device("cpu")
 ONE_BIT = {"uplink.codec": {"name": "danuq"}, "uplink.bits": 1, "aggregation": "uniform"}
@@ -265,6 +266,42 @@ def test_a_residue_that_is_no_vote_leaves_the_round_empty(residue, replied, tmp_
     assert record.replied == replied
     assert (fingerprint(server.params) == before) == (not replied)
     assert all("somebody's ballot was none" in why for why in record.failures.values())
+
+
+@pytest.mark.parametrize("forged", ["moved", "log", "loss"])
+def test_in_plain_a_ballot_that_is_none_costs_its_client_and_nobody_else(forged, tmp_path):
+    """In the sum it would be nobody's fault, and the round would be lost for all."""
+    (tmp_path / "a").mkdir()
+    server = server_of(counting(False), tmp_path / "a")
+    schema = server.charter.schema
+    cheat = next(iter(server.sample(1)))
+    carried = server.transport.dispatch
+    layouts = Tally(server.charter.uplink, 5).spread_layout
+    figures = Tally(server.charter.uplink, 1).vote_layout[-1:]
+
+    def forging(body, orders, deadline=None):
+        for answer in carried(body, orders, deadline):
+            if answer.key.client != cheat or not isinstance(answer, Reply):
+                yield answer
+                continue
+            message = decode(answer.payload, schema)
+            said = json.loads(message.text)
+            first = not message.packets  # of the two ballots
+            if first == (forged != "loss"):
+                layout = layouts if first else figures
+                words = unpack(layout, bytes.fromhex(said["ballot"]))
+                words[1 if forged == "moved" else 0][:] = 7 if forged == "moved" else 2**31
+                said["ballot"] = pack(layout, words).hex()
+            forged_one = replace(message, text=json.dumps(said))
+            yield Reply(answer.key, encode(forged_one, schema))
+
+    server.transport.dispatch = forging
+    record = server.step()
+    assert (record.replied, list(record.failures)) == (4, [str(cheat)])
+    # As if it had been silent from then on.
+    phase = "votes" if forged == "loss" else "spreads"
+    expected, _ = weights(counting(False), tmp_path / "b", gone={phase: [cheat]})
+    assert fingerprint(server.params) == expected
 
 
 class Listening:

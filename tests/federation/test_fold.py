@@ -80,3 +80,10 @@ def test_a_mean_carries_the_clients_mean_metrics():
     mean = folded.mean()
     assert mean.vectors["delta"]["w"].tolist() == [2.0]
     assert mean.metrics == {"lr_sum": 2.0}
+
+
+def test_one_client_can_neither_add_a_metric_nor_take_one_away():
+    folded = Folded({"delta": {"w": torch.tensor([4.0])}}, weight=2.0)
+    for metrics in ({"lr_sum": 1.0}, {"lr_sum": 3.0}, {"mine": 7.0}):
+        folded.replies.append(Message(Kind.REPLY, Key(0, 1, 0), bytes(16), metrics=metrics))
+    assert folded.mean().metrics == {"lr_sum": 2.0}

@@ -284,6 +284,40 @@ def test_a_lie_with_a_valid_checksum_is_refused(changes, why):
     assert fingerprint(server.params) == play(lambda number, answers: answers[1:], rounds=1)[0]
 
 
+def test_a_reply_longer_than_any_is_refused_before_it_is_kept(monkeypatch):
+    """Replies wait in memory and on disk: neither is for one client to fill."""
+    kept: list[int] = []
+    put = Spool.put
+
+    def note(spool: Spool, client: int, payload: bytes) -> None:
+        kept.append(len(payload))
+        put(spool, client, payload)
+
+    monkeypatch.setattr(Spool, "put", note)
+    server = under(fine)
+    # With a valid checksum, as long as somebody likes.
+    server.transport.weather = lambda number, answers: [
+        reframed(answers[0], server, text=" " * 2**20),
+        *answers[1:],
+    ]
+    row = server.step()
+    assert (row.replied, row.failed) == (4, 1)
+    assert "bytes, a reply to this order has at most" in next(iter(row.failures.values()))
+    assert row.uplink_bytes > 2**20  # they were paid for
+    assert len(kept) == 4
+    assert max(kept) < 2**20
+    assert fingerprint(server.params) == play(lambda number, answers: answers[1:], rounds=1)[0]
+
+
+def test_a_method_that_adds_metrics_of_its_own_is_not_too_long():
+    server = under(fine)
+    many = {f"{number:064}": 1.0 for number in range(60)}
+    server.transport.weather = lambda number, answers: [
+        reframed(each, server, metrics={"loss": 1.0, **many}) for each in answers
+    ]
+    assert server.step().replied == 5
+
+
 def test_a_code_at_more_bits_than_granted_is_refused():
     server = under(fine)
     uplink = server.charter.uplink

@@ -36,6 +36,14 @@ class Seen(NamedTuple):
     examples: float  # as the server knows them, or as it was told
 
 
+def middle(values: Sequence[float]) -> float:
+    """The median; of two the smaller.
+
+    Half of what one of two says would be as much as it likes, and what is usual is remembered.
+    """
+    return min(values) if len(values) == 2 else statistics.median(values)
+
+
 @dataclass(frozen=True)
 class Trend:
     """What is usual of one quantity, by the medians of cohorts."""
@@ -45,7 +53,7 @@ class Trend:
 
     def after(self, found: Sequence[float]) -> "Trend":
         """With one more cohort; of one that did nothing, nothing could be a multiple."""
-        median = statistics.median(found)
+        median = middle(found)
         if not median:
             return self
         latest = (*self.latest, median)[-LATELY:]
@@ -139,10 +147,15 @@ def _bounded(
     sides: list[tuple[float, ...]], before: float, factor: float
 ) -> list[tuple[float, ...]]:
     sizes = _root_mean_square(np.array(sides, np.float64))
-    if not sizes.any():
+    moved = sizes[sizes > 0].tolist()
+    if not moved:
         return sides
-    limit = factor * float(np.median(sizes[sizes > 0]))
-    if before:
+    limit = factor * middle(moved)
+    if 2 * len(moved) <= len(sizes):
+        # Most say that this tensor did not move: who says otherwise may be one that lies, and does
+        # not raise the scale. One that is not calibrated yet waits for a later round.
+        limit = min(limit, before)
+    elif before:
         limit = min(limit, MAX_LEAP * before)
     bounded = []
     for side, size in zip(sides, sizes.tolist(), strict=True):
@@ -161,5 +174,5 @@ def _root_mean_square(scales: NDArray[np.float64]) -> NDArray[np.float64]:
 def bounded_mean(values: Sequence[float]) -> float:
     """The mean, of values within `MAX_SPREAD` times the median magnitude."""
     # Of 0 nothing is a multiple.
-    limit = MAX_SPREAD * statistics.median(map(abs, values)) or math.inf
+    limit = MAX_SPREAD * middle([abs(value) for value in values]) or math.inf
     return statistics.fmean(min(max(value, -limit), limit) for value in values)

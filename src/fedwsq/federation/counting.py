@@ -183,13 +183,19 @@ class Counting:
     def _read_ballot(self, message: Message, phase: Phase) -> list[Words]:
         said = spoken.octets(json.loads(message.text).get("ballot"))
         if phase == Phase.SPREADS:
-            return unpack(self.tally.spread_layout, said)
+            spreads = unpack(self.tally.spread_layout, said)
+            if not self.masked:
+                self.tally.require_spreads(spreads)
+            return spreads
         *parts, last = self.tally.vote_wire
         packets = message.packets.get("delta", {})
         found = []
         for name, part in zip(self.charter.schema.names, parts, strict=True):
             found.append(VOTES.read(packets[name], part))
-        return [*found, *unpack([last], said)]
+        votes = [*found, *unpack([last], said)]
+        if not self.masked:
+            self.tally.require_votes(votes)
+        return votes
 
     # Orders and answers.
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.tree import zeros_like
-from fedwsq.core.types import Channel, Key, Params, Update, Vectors
+from fedwsq.core.types import Channel, Key, Params, Rate, Update, Vectors
 from fedwsq.federation.bounds import (
     MAX_CLAIM,
     Limits,
@@ -27,9 +27,16 @@ from fedwsq.plan.combine import Mean
 from fedwsq.transports import Answer, Failure, Order
 from fedwsq.wire import Kind, Message, Shared, SideValues, Sums, decode
 from fedwsq.wire.digest import reply_digest
-from fedwsq.wire.message import float32_bytes, float32_reply_bytes
+from fedwsq.wire.message import (
+    MAX_METRICS,
+    MAX_NAME_BYTES,
+    METRIC,
+    float32_bytes,
+    float32_reply_bytes,
+)
 
 MAX_FOREIGN = 20  # answers to nothing that was asked, by name; the others only count
+METRICS_BYTES = MAX_METRICS * (1 + MAX_NAME_BYTES + METRIC.size)  # a method may add its own
 MIN_WEIGHT = 1e-6  # a client has at least one example; far less would make the mean overflow
 
 
@@ -104,8 +111,13 @@ class Folded:
         for params in self.vectors.values():
             for x in params.values():
                 x.div_(self.weight)
-        common = set.intersection(*(set(message.metrics) for message in self.replies))
-        metrics = {name: bounded_mean(self.metric(name)) for name in common}
+        carried = Counter(name for message in self.replies for name in message.metrics)
+        metrics = {
+            name: bounded_mean(self.metric(name))
+            for name, count in carried.items()
+            # One client can neither add a metric nor take one away.
+            if 2 * count > len(self.replies)
+        }
         return Update(self.vectors, self.weight, metrics)
 
     def metric(self, name: str) -> list[float]:
@@ -141,6 +153,7 @@ class Fold:
         self.folded = Folded({vector: zeros_like(before.params) for vector in sends})
         self._sums = self._open_sums()
         self._turn = deque(assignments)
+        self._lengths: dict[tuple[Rate, ...], int] = {}  # of replies, by the rates of the order
 
     def take(self, answer: Answer) -> None:
         """Keep one answer, and fold those whose turn it is."""
@@ -157,7 +170,7 @@ class Fold:
             if answer.late:
                 self.folded.late.append(client)
         else:
-            self.spool.put(client, answer.payload)
+            self._keep(client, answer.payload, asked)
         while self.limits and self._turn and self._has_answered(self._turn[0]):
             self._add(self._turn.popleft(), self.limits)
 
@@ -179,6 +192,28 @@ class Fold:
         if isinstance(combine, Mean):
             return Sums(uplink, self.folded.vectors)
         return Stack(uplink, self.folded.vectors, combine, self.spool.folder)
+
+    def _keep(self, client: int, payload: bytes, asked: Assignment) -> None:
+        """Have a payload wait for its turn; one that is too long for a reply is not kept at all."""
+        longest = self._longest(asked.message.rates)
+        if len(payload) <= longest:
+            self.spool.put(client, payload)
+            return
+        self.folded.lengths[client] = len(payload)
+        self._refuse(client, f"{len(payload)} bytes, a reply to this order has at most {longest}")
+
+    def _longest(self, rates: tuple[Rate, ...]) -> int:
+        """The bytes of the longest reply at these rates; most orders of a round have the same."""
+        if rates not in self._lengths:
+            sends = self.charter.plan.algorithm.sends
+            self._lengths[rates] = self.charter.uplink.granted_bytes(rates, sends) + METRICS_BYTES
+        return self._lengths[rates]
+
+    def _refuse(self, client: int, why: object) -> None:
+        self.folded.failures[client] = f"MessageError: {why}"
+        # It would have been refused in float32 too, and been as long as any other.
+        sends = self.charter.plan.algorithm.sends
+        self.folded.float32_bytes += float32_reply_bytes(sends, self.charter.schema)
 
     def _has_answered(self, client: int) -> bool:
         return client in self.spool or client in self.folded.failures
@@ -216,10 +251,7 @@ class Fold:
         try:
             message, seen = self._read(payload, self.assignments[client])
         except MessageError as error:
-            folded.failures[client] = f"MessageError: {error}"
-            # It would have been refused in float32 too, and been as long as any other.
-            sends = self.charter.plan.algorithm.sends
-            folded.float32_bytes += float32_reply_bytes(sends, self.charter.schema)
+            self._refuse(client, error)
             return
         if message.kind == Kind.FORGOT:
             folded.forgot.append(client)

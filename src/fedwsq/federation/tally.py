@@ -156,7 +156,7 @@ class Tally:
         elements = 0
         for name, counts in zip(self.line.schema.names, tensors, strict=True):
             coded = name in self.line.coded
-            most = voters * (self.top if coded else 2 * REST_TOP)
+            most = voters * self._most(name)
             if counts.size and int(counts.max()) > most:
                 raise MessageError(
                     f"a count of {int(counts.max())} in {name}, where {voters} clients can cast at "
@@ -169,6 +169,26 @@ class Tally:
                 elements += counts.size
         each = figures.astype(np.float64) / FIGURE_STEPS / voters
         return Counted(total, float(each[0]), float(each[1]), unanimous / max(1, elements))
+
+    def _most(self, name: str) -> int:
+        """The largest integer that a client casts of a tensor."""
+        return self.top if name in self.line.coded else 2 * REST_TOP
+
+    # A ballot by itself, which only a server without masks can see: a sum would be nobody's fault.
+
+    def require_spreads(self, words: Sequence[Words]) -> None:
+        """Refuse what no client casts in the first ballot."""
+        Tally(self.line, 1).agreed(words)
+
+    def require_votes(self, words: Sequence[Words]) -> None:
+        """Refuse what no client casts in the second."""
+        most = [self._most(name) for name in self.line.schema.names]
+        most.append(int(FIGURE_TOP * FIGURE_STEPS))
+        for found, limit in zip(words, most, strict=True):
+            if found.size and int(found.max()) > limit:
+                raise MessageError(
+                    f"an integer of {int(found.max())}, a ballot has at most {limit}"
+                )
 
     def _codes(self, name: str, x: Tensor, scale: float) -> NDArray[np.int64]:
         values = flat_values(x)
