@@ -2,12 +2,16 @@
 
 import os
 import pty
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from fedwsq.cli import main
+from fedwsq.runs.receipt import read_receipt
 from harness import TESTS, TINY_WORDS, rows
 
 CODE = """\
@@ -70,6 +74,57 @@ def test_a_directory_that_names_code_is_not_resumed_unasked(folder, capsys):
     assert len(rows(folder / "mine")) == 4
 
 
+@pytest.fixture
+def theirs(folder, finished):
+    """A finished run whose settings say that its model is code beside it."""
+    mine = Path(shutil.copytree(finished.folder, folder / "mine"))
+    text = (mine / "config.toml").read_text()
+    (mine / "config.toml").write_text(text.replace('name = "cnn"', 'name = "strange_code:net"'))
+    receipt = read_receipt(mine)
+    settings = receipt.settings.replace('name = "cnn"', 'name = "strange_code:net"')
+    (mine / "receipt.json").write_text(replace(receipt, settings=settings).text())
+    return mine
+
+
+def test_a_run_that_names_code_is_not_analysed_unasked(theirs, capsys):
+    assert refused(capsys, "analyze", "mine", "scales") == f"fedwsq: mine/config.toml {SAID}\n"
+    assert not (theirs.parent / "was_here").exists()
+    assert main(["analyze", "mine", "scales", "--trust"]) == 0
+    assert (theirs.parent / "was_here").exists()
+
+
+def test_a_receipt_that_names_code_is_not_verified_unasked(theirs, capsys):
+    assert refused(capsys, "verify", "mine") == f"fedwsq: mine {SAID}\n"
+    assert not (theirs.parent / "was_here").exists()
+
+
+@pytest.mark.parametrize("words", [["compare"], ["report"], ["export", "--to", "csv"]])
+def test_what_only_reads_runs_imports_nothing(theirs, words):
+    assert main([*words, "mine"]) == 0
+    assert not (theirs.parent / "was_here").exists()
+
+
+def test_a_table_cannot_name_code(theirs, capsys):
+    table = """\
+title = "t"
+source = "s"
+head = ["row"]
+settings = { config = "quickstart", "model.name" = "strange_code:net" }
+columns = [{ label = ["a"] }]
+rows = [{ label = ["b"], values = [1.0] }]
+"""
+    (theirs.parent / "table.toml").write_text(table)
+    assert "code outside the package" in refused(capsys, "table", "mine", "--like", "table.toml")
+    assert not (theirs.parent / "was_here").exists()
+
+
+def test_a_deployment_of_a_file_that_names_code_is_not_started_unasked(folder, capsys):
+    pytest.importorskip("flwr")
+    words = ["deploy", "local", "--nodes", "2", "my.toml"]
+    assert refused(capsys, *words) == f"fedwsq: my.toml {SAID}\n"
+    assert not (folder / "was_here").exists()
+
+
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("\n", 2)])
 def test_a_terminal_is_asked(folder, answer, code):
     outer, inner = pty.openpty()
@@ -86,7 +141,7 @@ def test_a_terminal_is_asked(folder, answer, code):
 
 
 def test_help_says_so(capsys):
-    for verb in ("run", "resume", "partition", "sweep"):
+    for verb in ("run", "resume", "partition", "sweep", "verify", "analyze", "figure"):
         with pytest.raises(SystemExit):
             main([verb, "--help"])
         assert "--trust" in capsys.readouterr().out

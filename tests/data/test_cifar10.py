@@ -307,3 +307,10 @@ def test_the_real_data_is_what_was_published():
     # A fifth of the images: the mean of an image has a deviation of about .12, so the error is
     # about .12 / 100.
     assert x.float().mean(dim=(0, 2, 3)).div(255).tolist() == pytest.approx(data.mean, abs=0.006)
+
+
+def test_names_of_classes_beyond_all_are_not_read(tmp_path):
+    folder = write_binary(tmp_path)
+    (folder / "batches.meta.txt").write_bytes(b"a " * 40_000)
+    with pytest.raises(DataError, match="larger than any published file"):
+        cifar10(str(tmp_path))

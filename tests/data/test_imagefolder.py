@@ -1,4 +1,5 @@
 import os
+import shutil
 import struct
 import tracemalloc
 from pathlib import Path
@@ -230,3 +231,33 @@ def test_an_image_of_many_pixels_is_refused_by_its_size(root, monkeypatch):
         save(root / "dog" / f"{number}.png", pixels(number, 40, 26))
     with pytest.raises(DataError, match="40x26 pixels, most are 1,000"):
         imagefolder(str(root), size=8)
+
+
+def test_large_images_are_not_held_side_by_side(root, monkeypatch):
+    """Some hundred small files of 8000x8000 pixels would be 50 GB otherwise."""
+    assert images.Form(8000, 8000).chunk == 1
+    assert images.Form(64, 64).chunk == images.CHUNK
+    monkeypatch.setattr(images, "CHUNK_BYTES", 2 * 3 * 6 * 4)
+    for number in range(5):
+        save(root / "cat" / f"{number}.png", pixels(number))
+    sizes = []
+    stack = np.stack
+    monkeypatch.setattr(np, "stack", lambda each: sizes.append(len(each)) or stack(each))
+    found = imagefolder(str(root))
+    assert (len(found.train), len(found.test)) == (4, 1)
+    assert sizes == [2, 2, 1]
+
+
+def test_more_than_the_disk_holds_is_refused_before_anything_is_decoded(root, monkeypatch):
+    for number in range(5):
+        save(root / "cat" / f"{number}.png", pixels(number))
+    usage = shutil.disk_usage(root)._replace(free=100)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(DataError, match=r"takes 360 bytes \(5 images of 6x4\), .* has 100 free"):
+        imagefolder(str(root))
+    assert not list(root.parent.glob("*.safetensors*"))
+
+
+def test_a_size_beyond_all_is_refused(root):
+    with pytest.raises(ConfigError, match="size is 100000, must be 0"):
+        imagefolder(str(root), size=100_000)

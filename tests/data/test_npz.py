@@ -289,3 +289,19 @@ def test_an_array_that_claims_more_than_there_is_is_refused(tmp_path):
 def test_terminal_codes_in_a_name_are_shown_as_text(load):
     with pytest.raises(DataError, match=r"holds \\x1b\[2J, but no x"):
         load(**{"\x1b[2J": X})
+
+
+def test_members_that_nobody_asked_for_stay_packed(load, monkeypatch):
+    """A file of a few megabytes could hold any number of them, of a gigabyte each."""
+    read = []
+    whole = np.lib.format.read_array
+    monkeypatch.setattr(
+        np.lib.format, "read_array", lambda *args, **more: read.append(1) or whole(*args, **more)
+    )
+    load(x=X, y=Y, **{f"more_{number}": X for number in range(9)})
+    assert len(read) == 2
+
+
+def test_a_file_of_other_arrays_says_which(load):
+    with pytest.raises(DataError, match="holds a, b, but no x"):
+        load(a=X, b=Y)

@@ -246,3 +246,11 @@ def test_the_real_data_is_what_was_published():
     mean, std = pixel_stats(data.train)
     assert mean == pytest.approx(data.mean, abs=0.01)
     assert std == pytest.approx(data.std, abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["wnids.txt", "val/val_annotations.txt", "words.txt"])
+def test_lists_beyond_all_are_not_read(folder, name):
+    (folder / name).touch()
+    os.truncate(folder / name, 2**34)  # with a hole: it takes no room
+    with pytest.raises(DataError, match="it has more than"):
+        tinyimagenet(str(folder.parent))

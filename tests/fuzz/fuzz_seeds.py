@@ -23,6 +23,7 @@ from fedwsq.codecs import CODECS
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import dump_plan, load_plan
 from fedwsq.runs import save_snapshot
+from fedwsq.runs.receipt import Receipt
 
 Samples = dict[str, bytes]
 
@@ -93,6 +94,44 @@ def configs() -> Samples:
     }
 
 
+def grids() -> Samples:
+    return {
+        "each": b'config = "quickstart"\nsettings = { rounds = 3 }\n[each]\nseed = [0, 1]\n',
+        "cases": b'[[cases]]\nlabel = "a"\nmethod = "fedavg"\n[[cases]]\n"uplink.bits" = 1\n',
+    }
+
+
+def receipts() -> Samples:
+    settings = dump_plan(load_plan("quickstart", {"rounds": 2}))
+    facts = {"data": "00", "init": "", "trace": "", "frozen": ""}
+    two = ["00" * 16, "11" * 16]
+    made = Receipt(1, settings, "00" * 16, facts, {"torch": "2"}, two, two)
+    return {"two": made.text().encode()}
+
+
+def analyses() -> Samples:
+    top = {"eigenvalues": [2.0, 1.0], "residuals": [0.0, 0.0], "converged": True}
+    shares = {"weight": [0.1, 0.2], "ones": [0.0, 0.1]}
+    errors = {"bits": 4.0, "errors": {"danuq": 0.1, "eden": 0.2}}
+    found = {
+        "hessian": {"examples": 9, "raw": top, "effective": top, "relative": top},
+        "landscape": {
+            "examples": 9,
+            "data": "test",
+            "steps": [-1.0, 1.0],
+            "loss": [[1.0, 2.0], [None, 3.0]],
+        },
+        "updates": {"rounds": {"1": {"kurtosis": 3.0, "equal_bytes": {"4": errors}}}},
+        "drift": {"rounds": {"1": {"all": {"cosine": [0.5], "norm": [1.0]}}}},
+        "gradients": {"layers": {"conv": shares}},
+        "scales": {
+            "right_scale_error": 0.1,
+            "rounds": {"1": {"median": 1.0, "expected_error": 0.2}},
+        },
+    }
+    return {name: json.dumps(each).encode() for name, each in found.items()}
+
+
 def archives() -> Samples:
     tarred = io.BytesIO()
     with tarfile.open(fileobj=tarred, mode="w", format=tarfile.PAX_FORMAT) as archive:
@@ -147,6 +186,9 @@ MAKERS = (
     splits,
     traces,
     configs,
+    grids,
+    receipts,
+    analyses,
     archives,
     arrays,
     images,

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 import fedwsq
 from fedwsq.codecs import CODECS
+from fedwsq.core.checked import checked
 from fedwsq.core.errors import ConfigError, DataError, MessageError, RunError
 from fedwsq.core.types import Key
 from fedwsq.data.cifar import _read as read_cifar_file
@@ -36,10 +37,17 @@ from fedwsq.federation.owners import ExampleFormat, ModelSpec
 from fedwsq.federation.server import first_snapshot
 from fedwsq.federation.spool import Spool
 from fedwsq.plan import importing_only, load_plan, make_plan
+from fedwsq.plan.grid import read_grid
+from fedwsq.report.looks import look
+from fedwsq.report.page.findings import read_findings
+from fedwsq.report.page.insights import SERIES, codec_tables, curvature, gradient_table
+from fedwsq.report.page.tables import Entry
 from fedwsq.runs import checkpoint
 from fedwsq.runs.directory import read_rows
 from fedwsq.runs.manifest import read_manifest
 from fedwsq.runs.reading import read_run
+from fedwsq.runs.receipt import Receipt, read_receipt
+from fedwsq.runs.verify import Verification
 from fedwsq.transports import Order, Reply
 from fedwsq.wire import Kind, Message, decode, encode
 from fedwsq.wire.channels import _read_trace, read_trace
@@ -276,6 +284,44 @@ def read_config(data: bytes) -> None:
         load_plan(written("config.toml", data))
 
 
+def read_grid_file(data: bytes) -> None:
+    with importing_only(()):
+        read_grid([str(written("grid.toml", data))]).cells()
+
+
+def read_receipt_file(data: bytes) -> None:
+    receipt = read_receipt(written("receipt.json", data))
+    with importing_only(()):
+        Verification(receipt, {}).plan()
+
+
+def seal_receipt(data: bytes) -> bytes:
+    """The same with the digest of what is in it now, where that can be told."""
+    try:
+        found = json.loads(data)
+        found["digest"] = checked(Receipt, found).digest
+        return json.dumps(found).encode()
+    except Exception:  # damaged beyond that
+        return data
+
+
+def read_analyses(data: bytes) -> None:
+    """Any of the files that `fedwsq analyze` writes; what cannot be read is a problem, no error."""
+    place = folder() / "analysis"
+    place.mkdir(exist_ok=True)
+    for name in ("hessian", "landscape", "updates", "drift", "gradients", "scales"):
+        (place / f"{name}.json").write_bytes(data)
+    found = read_findings(folder())
+    entries = [Entry(0, "run", "seed 0", look(0))]
+    curvature(entries, [[found]])
+    codec_tables(entries, [[found]])
+    gradient_table(entries, [[found]])
+    for series in SERIES:
+        series.of(found)
+    if len(found.problems) == 6:
+        raise RunError(found.problems[0])
+
+
 # Data from elsewhere.
 
 
@@ -362,6 +408,11 @@ TARGETS: dict[str, Target] = {
     "splits": Target(read_split, (DataError, ConfigError), tokens=JSON_TOKENS),
     "traces": Target(read_channels, (ConfigError,), tokens=JSON_TOKENS),
     "configs": Target(read_config, (ConfigError,), tokens=TOML_TOKENS),
+    "grids": Target(read_grid_file, (ConfigError,), tokens=TOML_TOKENS),
+    "receipts": Target(
+        read_receipt_file, (RunError, ConfigError), sealed=seal_receipt, tokens=JSON_TOKENS
+    ),
+    "analyses": Target(read_analyses, (RunError,), tokens=JSON_TOKENS),
     "archives": Target(read_archive, (DataError,), open_archive, seal_archive),
     "arrays": Target(read_arrays, (DataError,)),
     "images": Target(read_image, (DataError,)),

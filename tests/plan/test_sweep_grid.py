@@ -218,3 +218,72 @@ def test_every_number_is_a_percentage(name):
     table = published_table(name)
     assert all(0 < x < 100 for row in table.values for x in row)
     assert len(table.head) == len(table.rows[0].label)
+
+
+FORGED = {
+    "settings = 3\neach = {}": "settings is 3, must be a table of settings",
+    "each = [1, 2]": r"each is \[1, 2\], must be a table of lists",
+    "each = { seed = 3 }": "each.seed is 3, must be a list of values",
+    "cases = 3": "cases is 3, must be a list of tables",
+    "cases = ['a']": r"cases is \['a'\], must be a list of tables",
+    "cases = []": "cases has none of them",
+    "table = 3": "table is 3, must be a file or a name",
+    "configs = 3\neach = { seed = [0] }": "configs is 3, must be a table of files or names",
+    "configs = { quickstart = 3 }\neach = { seed = [0] }": "must be a table of files or names",
+    "config = 3\neach = { seed = [0] }": "config is 3, must be a file or a name",
+    "each = { config = [5, 6] }": "config is 5, must be a file or a name",
+    "settings = { config = [] }\neach = { seed = [0] }": r"config is \[\], must be a file or a",
+    "each = { seed = [0, 1], a = [" + "1," * 6_000 + "] }": "the grid has 12,000 cells, at most",
+}
+
+
+@pytest.mark.parametrize("text", FORGED, ids=range(len(FORGED)))
+def test_a_grid_that_is_none_is_refused_in_one_line(tmp_path, text):
+    (tmp_path / "grid.toml").write_text(text)
+    with pytest.raises(ConfigError, match=FORGED[text]):
+        read_grid([str(tmp_path / "grid.toml")]).cells()
+
+
+def test_the_label_of_a_case_may_be_a_number(tmp_path):
+    (tmp_path / "grid.toml").write_text("[[cases]]\nlabel = 3\nrounds = 2\n")
+    assert names(str(tmp_path / "grid.toml")) == ["3"]
+
+
+GOOD = {
+    "title": "'t'",
+    "source": "'s'",
+    "head": "['row']",
+    "settings": "{ config = 'quickstart' }",
+    "columns": "[{ label = ['a'] }]",
+    "rows": "[{ label = ['b'], values = [1.0] }]",
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *((key, "3") for key in GOOD),
+        ("head", "[3]"),
+        ("head", "['a', 'b']"),
+        ("match", "3"),
+        ("settings", "{}"),
+        ("settings", "{ config = 3 }"),
+        ("columns", "[3]"),
+        ("columns", "[{ label = 3 }]"),
+        ("columns", "[{}]"),
+        ("rows", "[3]"),
+        ("rows", "[{ label = ['b'] }]"),
+        ("rows", "[{ label = ['b'], values = 3 }]"),
+        ("rows", "[{ label = ['b'], values = ['x'] }]"),
+        ("rows", "[{ label = ['b'], values = [nan] }]"),
+        ("rows", "[{ label = ['b'], values = [1.0, 2.0] }]"),
+    ],
+)
+def test_a_table_that_is_none_is_refused_in_one_line(tmp_path, key, value):
+    path = tmp_path / "table.toml"
+    path.write_text("\n".join(f"{name} = {text}" for name, text in GOOD.items()))
+    assert published_table(str(path)).values == ((1.0,),)
+    forged = {**GOOD, key: value}
+    path.write_text("\n".join(f"{name} = {text}" for name, text in forged.items()))
+    with pytest.raises(ConfigError, match=r"table .*table\.toml"):
+        published_table(str(path))

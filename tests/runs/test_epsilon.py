@@ -8,9 +8,10 @@ import sys
 import pytest
 
 from fedwsq.cli import main
+from fedwsq.core.files import count_one
 from fedwsq.plan import Privacy
 from fedwsq.runs import Run
-from fedwsq.runs.privacy import INSTALL, epsilon_model, epsilon_server, spent
+from fedwsq.runs.privacy import ASKED, INSTALL, epsilon_model, epsilon_server, spent
 from harness import tiny, tiny_words
 
 PRIVATE = {"aggregation": "uniform", "privacy.clip": 0.5, "privacy.noise": 2.0}
@@ -95,3 +96,14 @@ def test_without_the_extra_it_says_how_to_have_it(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"privacy: {INSTALL}\n"
+
+
+def test_clients_that_count_elsewhere_count_here_as_if_asked_every_round(tmp_path):
+    """Over Flower what a client sent is counted on its own disk, which the server cannot see."""
+    pytest.importorskip("dp_accounting")
+    plan = tiny(rounds=2, **PRIVATE)
+    for _ in range(3):
+        count_one(tmp_path / ASKED)
+    found = spent(plan, plan.privacy, tmp_path)
+    assert found.releases == 3
+    assert found.epsilon_server == epsilon_server(plan.privacy, releases=3)

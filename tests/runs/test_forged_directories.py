@@ -1,6 +1,7 @@
 """Run directories from elsewhere: whatever is in them is one line, never a traceback."""
 
 import json
+import os
 import re
 import shutil
 
@@ -210,3 +211,71 @@ def test_what_a_manifest_says_of_its_machine_is_shown_as_text(folder, capsys):
     out = capsys.readouterr().out
     assert "cpu was \\x1b[2J\\x07 and is" in out
     assert "\x1b[2J" not in out
+
+
+# Files that are none, and links to files of whoever goes on with the run.
+
+
+@pytest.mark.parametrize(
+    ("verb", "name"),
+    [
+        *(("resume", name) for name in ("config.toml", "manifest.json", "rounds.jsonl")),
+        *(("compare", name) for name in ("config.toml", "manifest.json", "rounds.jsonl")),
+        ("verify", "receipt.json"),
+    ],
+)
+def test_a_pipe_or_a_device_is_not_waited_for(folder, capsys, verb, name):
+    for make in (os.mkfifo, lambda path: os.symlink("/dev/zero", path)):
+        (folder / name).unlink()
+        make(folder / name)
+        assert main([verb, "run"]) == 2
+        assert "it is not a regular file" in capsys.readouterr().err
+
+
+TEMPORARY = (
+    "checkpoints/.next.safetensors.tmp",
+    ".config.toml.tmp",
+    ".rounds.jsonl.tmp",
+    ".summary.json.tmp",
+    ".model.safetensors.tmp",
+)
+
+
+def test_no_file_is_written_through_a_link(folder, tmp_path):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("precious")
+    for name in TEMPORARY:
+        (folder / name).symlink_to(mine)
+    assert main(["resume", "run", "rounds=4", "--workers", "1"]) == 0
+    assert mine.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", [".lock", "rounds.jsonl"])
+def test_nothing_is_added_to_a_file_behind_a_link(folder, tmp_path, name):
+    mine = tmp_path / "mine.txt"
+    mine.write_text("")
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to(mine)
+    main(["resume", "run", "rounds=4", "--workers", "1"])
+    assert mine.read_text() == ""
+
+
+def test_rows_beyond_all_are_not_read(folder, capsys):
+    with open(folder / "rounds.jsonl", "r+b") as file:
+        file.truncate(2**34)  # with a hole: it takes no room
+    assert main(["compare", "run"]) == 2
+    assert "rounds.jsonl cannot be read: it has more than" in capsys.readouterr().err
+
+
+def test_a_key_without_end_in_a_config(folder, capsys):
+    (folder / "config.toml").write_text(".".join(["a"] * 100_000) + " = 1")
+    assert main(["compare", "run"]) == 2
+    assert "a key of more than 40 parts" in capsys.readouterr().err
+
+
+def test_numbers_near_the_end_of_all_numbers_are_no_rows(folder, capsys):
+    rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    lines = [json.dumps({**row, "test_accuracy": 1.7e308}) for row in rows]
+    (folder / "rounds.jsonl").write_text("\n".join(lines) + "\n")
+    assert main(["report", "run", "--out", "page.html"]) == 0
+    assert "3 damaged rows left out" in capsys.readouterr().out

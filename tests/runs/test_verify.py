@@ -11,6 +11,7 @@ from fedwsq.core.errors import RunError
 from fedwsq.runs import Run
 from fedwsq.runs.checkpoint import load_snapshot
 from fedwsq.runs.receipt import Receipt, read_receipt
+from fedwsq.runs.verify import _all_but_files
 from harness import rows, tiny
 
 
@@ -156,3 +157,40 @@ def test_a_run_that_is_not_finished_has_none(tmp_path, capsys):
 def test_only_places_can_be_given(finished, capsys):
     assert verify(finished.folder, "seed=3") == 2
     assert "seed cannot change, only where files lie" in capsys.readouterr().err
+
+
+FORGED_SETTINGS = {
+    "[[[": "Invalid initial character",
+    "a = " + "[" * 5_000: "nested too deep",
+    "a = " + "[" * 40 + "]" * 40: "nested more than",
+    ".".join(['"#"'] * 60_000) + " = 1": "a key of more than 40 parts",
+    "rounds = " + "9" * 5_000: "4300 digits",
+    "x" * 300_000: "more than 262,144 bytes",
+}
+
+
+@pytest.mark.parametrize("settings", FORGED_SETTINGS, ids=range(len(FORGED_SETTINGS)))
+def test_settings_that_no_run_wrote_are_refused_in_one_line(finished, copy, capsys, settings):
+    assert verify(forged(copy, settings=settings)) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("fedwsq: the settings of the receipt cannot be read: ")
+    assert FORGED_SETTINGS[settings] in err
+    assert err.count("\n") == 1
+
+
+def test_a_receipt_of_no_rounds_or_more_than_its_plan_has_is_refused(copy, capsys):
+    assert verify(forged(copy, packets=[], weights=[])) == 2
+    assert "has no rounds" in capsys.readouterr().err
+    receipt = read_receipt(copy)
+    more = {"packets": receipt.packets * 2, "weights": receipt.weights * 2}
+    assert verify(forged(copy, **more)) == 2
+    assert "the receipt has 6 rounds, and its plan 3" in capsys.readouterr().err
+
+
+def test_links_among_what_clients_remember_are_not_followed(tmp_path):
+    memory = tmp_path / "run" / "clients" / "0"
+    memory.mkdir(parents=True)
+    (memory / "1.safetensors").write_bytes(b"kept")
+    (memory / "2.safetensors").symlink_to("/dev/zero")
+    names = ["1.safetensors", "2.safetensors"]
+    assert _all_but_files(str(memory), names) == ["2.safetensors"]

@@ -13,8 +13,9 @@ import torch
 
 from fedwsq.analysis.subject import Options, Subject
 from fedwsq.core.errors import RunError
+from fedwsq.core.files import mapped
 from fedwsq.core.threads import one_thread
-from fedwsq.core.types import Params
+from fedwsq.core.types import Key, Params
 from fedwsq.federation.site import Site
 from fedwsq.runs.directory import MESSAGES, model_before
 from fedwsq.wire import Kind, decode
@@ -57,19 +58,21 @@ def kept_numbers(subject: Subject) -> list[int]:
 def read_round(subject: Subject, site: Site, number: int, options: Options) -> KeptRound:
     folder = subject.folder / MESSAGES
     charter = subject.simulation.charter
-    body = (folder / f"round-{number}-broadcast.fwsq").read_bytes()
+    body = mapped(folder / f"round-{number}-broadcast.fwsq")
     broadcast = decode(body, charter.schema, Kind.BROADCAST)
     again = not charter.plan.uplink.lossless and can_train_again(subject)
     deltas: dict[int, Params] = {}
     for client in _clients(subject, number)[: options.clients]:
-        payload = (folder / f"round-{number}-client-{client}.fwsq").read_bytes()
-        reply = decode(payload, charter.schema)
+        path = folder / f"round-{number}-client-{client}.fwsq"
+        reply = decode(mapped(path), charter.schema)
         if reply.kind is not Kind.REPLY:
             continue
+        if reply.key != Key(charter.plan.seed, number, client):
+            raise RunError(f"{path} is a message of another round, client or run")
         if again:
             with one_thread():
                 task = site.task(reply.key)
-                start = site.receive(body).vectors
+                start = site.receive(bytes(body)).vectors
                 update, _ = charter.plan.algorithm.client_update(start, {}, task)
             deltas[client] = update.vectors["delta"]
         else:
@@ -89,4 +92,5 @@ def _clients(subject: Subject, number: int) -> list[int]:
     folder = subject.folder / MESSAGES
     names = [path.name for path in folder.glob(f"round-{number}-client-*.fwsq")]
     found = [re.fullmatch(r"round-\d+-client-(\d+)\.fwsq", name) for name in names]
-    return sorted(int(match[1]) for match in found if match)
+    clients = sorted(int(match[1]) for match in found if match)
+    return [client for client in clients if client < subject.plan.data.clients]

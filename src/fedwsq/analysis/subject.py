@@ -1,9 +1,8 @@
 """What is analysed: a run with its model and its data, opened for reading."""
 
 import copy
-import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,10 +15,11 @@ from fedwsq.core.seeds import torch_rng
 from fedwsq.core.types import Params
 from fedwsq.data.batches import normalize
 from fedwsq.federation.owners import Batch
-from fedwsq.federation.server import Snapshot
+from fedwsq.federation.server import Snapshot, first_snapshot
 from fedwsq.federation.simulation import Simulation, simulate
 from fedwsq.plan import Plan, load_plan
-from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.checkpoint import load_snapshot, require_fit
+from fedwsq.runs.directory import read_rows
 from fedwsq.training.local import load
 
 BATCH = 250  # examples differentiated at once
@@ -74,8 +74,7 @@ class Subject:
     @cached_property
     def rows(self) -> list[Found]:
         """The rounds so far."""
-        lines = (self.folder / "rounds.jsonl").read_text().splitlines()
-        return [json.loads(line) for line in lines]
+        return [asdict(row) for row in read_rows(self.folder)]
 
     def network(self) -> nn.Module:
         """The model at `params` as it is evaluated, to be changed at will."""
@@ -103,4 +102,6 @@ def open_run(folder: Path) -> Subject:
     # A run of another version has another digest of its config, and can be looked at all the same.
     plan = load_plan(folder / "config.toml")
     snapshot, _ = load_snapshot(folder / "checkpoints")
-    return Subject(folder, simulate(plan), snapshot)
+    simulation = simulate(plan)
+    require_fit(snapshot, first_snapshot(simulation.charter))
+    return Subject(folder, simulation, snapshot)

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from fedwsq.cli.start import later
+from fedwsq.cli.trust import add_trust_option
 
 # Written out, since the table itself comes with torch.
 ANALYSES = ("hessian", "landscape", "updates", "drift", "gradients", "scales")
@@ -16,6 +17,7 @@ WHAT, all by default:
   gradients   the share of the gradient that weight standardization takes out
   scales      local over shared scale, and what it costs
 updates and drift need rounds that were kept (fedwsq run record.rounds=[1,10]), or --repeat.
+A run directory can name code outside the package, module:name; --trust runs it unasked.
 Numbers go to RUN/analysis/WHAT.json, pictures to WHAT.png in --out, runs side by side.
 
 examples:
@@ -49,4 +51,5 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "--repeat", type=int, metavar="ROUND", help="run again up to a round, and look at that"
     )
+    add_trust_option(parser)
     parser.set_defaults(main=later("fedwsq.cli.work.analyze"))

@@ -5,6 +5,7 @@ from importlib import import_module, util
 from pathlib import Path
 
 from fedwsq.cli.start import loading
+from fedwsq.cli.trust import add_trust_option
 from fedwsq.core.errors import ConfigError
 
 CERTS = """\
@@ -27,6 +28,7 @@ example:
 """
 LOCAL = """\
 CONFIG and KEY=VALUE are as for `fedwsq run`; without CONFIG it is the quick start with 10 rounds.
+A CONFIG file can name code outside the package, module:name; --trust runs it unasked.
 The data set is split over as many clients as there are nodes, and each node gets its own examples
 as a file. Then a SuperLink and the nodes start as processes of this machine, and the run goes
 through them; whatever was started is ended with it. Every command is printed as it is given, so
@@ -92,6 +94,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     local.add_argument(
         "--out", type=Path, metavar="DIR", help="where it all is (default: runs/deploy-N)"
     )
+    add_trust_option(local)
 
     node = _add(kinds, "node", "a node with the data of this machine", NODE)
     node.add_argument("--data", required=True, metavar="PATH", help="this machine's examples")

@@ -4,13 +4,14 @@ import argparse
 from pathlib import Path
 
 from fedwsq.cli.start import later
+from fedwsq.cli.trust import add_trust_option
 
 EXAMPLES = """\
 Every finished run has a receipt.json: its plan, digests of the data and of every round's accepted
 replies and weights, and where it was made. Verifying runs the plan again and compares round by
 round; it stops at the first that differs. Bit for bit only on the same kind of processor, with the
-same versions; what has changed is said. A plan may name code of yours, which is imported: verify
-only receipts that you trust.
+same versions; what has changed is said. A receipt can name code outside the package, module:name;
+--trust runs it unasked.
 
 examples:
   fedwsq verify runs/quickstart-1
@@ -53,4 +54,5 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="D",
         help="cpu, cuda or cuda:0 (default: a GPU if there is one)",
     )
+    add_trust_option(parser)
     parser.set_defaults(main=later("fedwsq.cli.work.verify"))

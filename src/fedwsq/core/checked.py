@@ -1,6 +1,5 @@
 """JSON that somebody else wrote, as one of our dataclasses: every field of its type, or refused."""
 
-import math
 import types
 from collections.abc import Hashable, Mapping
 from dataclasses import fields
@@ -9,6 +8,7 @@ from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 LARGEST = 2**63 - 1  # whole number: JSON has no limit, those who count with it do
+LARGEST_FLOAT = 1e150  # so that sums and squares of such numbers are finite
 
 
 def checked(kind: type[T], found: object) -> T:
@@ -43,7 +43,7 @@ def fits(hint: Any, value: object) -> bool:
         return isinstance(value, dict) and all(fits(inner[1], each) for each in value.values())
     if hint is float:
         # Python reads NaN and Infinity, which JSON does not have; true is no number here.
-        return fits(int, value) or (type(value) is float and math.isfinite(value))
+        return fits(int, value) or (type(value) is float and abs(value) <= LARGEST_FLOAT)
     if hint is int:
         return type(value) is int and -LARGEST <= value <= LARGEST
     return type(value) is hint

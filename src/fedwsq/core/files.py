@@ -3,6 +3,7 @@
 import fcntl
 import hashlib
 import json
+import mmap
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import IO, Any
 import safetensors.torch
 import torch
 
+from fedwsq.core.text import open_file
 from fedwsq.core.types import Params
 
 
@@ -18,7 +20,9 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Put `data` at `path`: a reader, or a crash, finds the old file or the new one, both whole."""
     temporary = path.with_name(f".{path.name}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        # Left over from a crash; or, in a directory from elsewhere, a link to a file of ours.
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -37,6 +41,22 @@ def write_atomically(path: Path, data: bytes) -> None:
         os.close(descriptor)
 
 
+def without_links(path: str, flags: int) -> int:
+    """`open(..., opener=without_links)`: of a file that is written to where it is.
+
+    A run directory may be from anybody, and a link in it lead to any file of its reader.
+    """
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+
+
+def mapped(path: Path) -> memoryview:
+    """A file that is read where it is looked at: a huge one need not come into memory."""
+    with open_file(path) as file:
+        if not os.fstat(file.fileno()).st_size:  # cannot be mapped
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
 def try_lock(file: IO[str] | IO[bytes]) -> bool:
     """Take an open file for this process, until it is closed or the process ends in any way."""
     try:
@@ -49,7 +69,7 @@ def try_lock(file: IO[str] | IO[bytes]) -> bool:
 def count_one(path: Path) -> None:
     """Add one to a count that no crash loses: the length of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "ab") as file:
+    with open(path, "ab", opener=without_links) as file:
         file.write(b".")
         file.flush()
         os.fsync(file.fileno())

@@ -9,6 +9,7 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ class _Cache:
         """Make the cache file in the first place that takes it."""
         path, temporary = self._open()
         try:
+            self._require_room(path)
             with temporary as file:
                 self._announce(path)
                 self._fill(file, chunks)
@@ -117,6 +119,17 @@ class _Cache:
             f"{self.title} is decoded once into a file, but neither {tried} can be written "
             f"({reason}); point XDG_CACHE_HOME at a folder that can"
         )
+
+    def _require_room(self, path: Path) -> None:
+        """Refuse before the disk is full: small files can hold very large images."""
+        needed = math.prod(self.shape)
+        free = shutil.disk_usage(path.parent).free
+        if needed > free:
+            raise DataError(
+                f"the decoded {self.title} takes {needed:,} bytes ({self.shape[0]} images of "
+                f"{self.shape[3]}x{self.shape[2]}), and {path.parent} has {free:,} free; make "
+                "room, or scale images with data.size=64"
+            )
 
     def _announce(self, path: Path) -> None:
         beside = self.places[0]

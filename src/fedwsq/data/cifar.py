@@ -9,12 +9,14 @@ import torch
 from torch import Tensor
 
 from fedwsq.core.errors import DataError
+from fedwsq.core.text import read_bytes
 from fedwsq.data.cifar_pickle import read_pickle, uint8_rows
 from fedwsq.data.dataset import Dataset, Examples, data_root, warn_if_partial
 
 SHAPE = (3, 32, 32)
 PIXELS = 3 * 32 * 32
 MAX_PICKLE_BYTES = 256 << 20  # the largest published file has 155 MB
+MAX_NAMES_BYTES = 1 << 16  # 100 names have some 1,600
 SITE = "https://www.cs.toronto.edu/~kriz/cifar.html"
 
 
@@ -67,9 +69,9 @@ def _class_names(kind: Cifar, path: Path) -> tuple[str, ...]:
     if not path.is_file():
         return ()
     if path.suffix == ".txt":
-        listed: object = _content(path).split()
+        listed: object = _content(path, MAX_NAMES_BYTES).split()
     else:
-        listed = _entries(path).get(kind.names_key.encode())
+        listed = _entries(path, MAX_NAMES_BYTES).get(kind.names_key.encode())
     names = listed if isinstance(listed, list) else []
     found = tuple(name.decode(errors="replace") for name in names if isinstance(name, bytes))
     return found if len(found) == kind.classes else ()
@@ -149,10 +151,10 @@ def _read_python(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     return images.view(-1, *SHAPE), torch.tensor(labels)
 
 
-def _entries(path: Path) -> dict[object, object]:
+def _entries(path: Path, most: int = MAX_PICKLE_BYTES) -> dict[object, object]:
     """The dict that a published pickle holds; empty if it holds something else."""
     try:
-        found = read_pickle(_content(path))
+        found = read_pickle(_content(path, most))
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     except (ValueError, LookupError) as error:
@@ -160,12 +162,11 @@ def _entries(path: Path) -> dict[object, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _content(path: Path) -> bytes:
-    with open(path, "rb") as file:
-        content = file.read(MAX_PICKLE_BYTES + 1)
-    if len(content) > MAX_PICKLE_BYTES:
-        raise DataError(f"{path} is larger than any published file; unpack it again")
-    return content
+def _content(path: Path, most: int) -> bytes:
+    try:
+        return read_bytes(path, most)
+    except ValueError:
+        raise DataError(f"{path} is larger than any published file; unpack it again") from None
 
 
 def _are_bytes(labels: object, count: int) -> bool:

@@ -15,7 +15,7 @@ import torch
 from fedwsq.core.errors import DataError
 from fedwsq.data.cache import Bytes, cached, digest
 from fedwsq.data.dataset import Dataset, Examples, pixel_stats
-from fedwsq.data.images import CHUNK, Form, check_size, open_image, stored_form, to_pixels
+from fedwsq.data.images import Form, check_size, open_image, stored_form, to_pixels
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,7 +50,7 @@ def hub(
     classes = _classes(tables[0].features[label], labels, f"{repo}: {label}")
 
     columns = [_Column(table, image, repo) for table in tables]
-    first = columns[0].opened(0, 1)[0]  # or an error, before anything is decoded
+    first = next(columns[0].opened(0, 1))  # or an error, before anything is decoded
     form = Form(size, size, fit=True)
     if not size:
         form = stored_form(first, columns[0].name(0))
@@ -147,7 +147,7 @@ class _Column:
         shape = (len(self.table), 3, form.height, form.width)
         return cached(self.repo, source, digest("\n".join(marks)), shape, self._chunks(form))
 
-    def opened(self, start: int, stop: int) -> "list[Image]":
+    def opened(self, start: int, stop: int) -> "Iterator[Image]":
         """Some images, opened here, not by `datasets`: only common formats, and right side up."""
         from datasets import Image
 
@@ -158,17 +158,15 @@ class _Column:
                 "data.image names another column"
             )
         undecoded = self.table.cast_column(self.column, Image(decode=False))
-        images = []
         for row, cell in enumerate(undecoded[start:stop][self.column], start):
             stored = cell or {"bytes": b""}  # a missing image is one that cannot be decoded
             if stored["bytes"] is None:
-                images.append(open_image(Path(stored["path"]), self.name(row)))
+                yield open_image(Path(stored["path"]), self.name(row))
             else:
-                images.append(open_image(io.BytesIO(stored["bytes"]), self.name(row)))
-        return images
+                yield open_image(io.BytesIO(stored["bytes"]), self.name(row))
 
     def _chunks(self, form: Form) -> Iterator[Bytes]:
-        for start in range(0, len(self.table), CHUNK):
-            images = self.opened(start, start + CHUNK)
+        for start in range(0, len(self.table), form.chunk):
+            images = self.opened(start, start + form.chunk)
             rows = enumerate(images, start)
             yield np.stack([to_pixels(image, self.name(row), form) for row, image in rows])

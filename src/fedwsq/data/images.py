@@ -22,6 +22,9 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff",
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 MAX_PIXELS = 2**26  # of one image; decoded it takes 4 bytes each
 CHUNK = 256  # images decoded side by side
+CHUNK_BYTES = 2**28  # as much of them as is held at once
+THREADS = 8
+MAX_SIDE = 2**13
 Labelled = dict[str, int]  # path of an image -> label
 
 
@@ -35,6 +38,11 @@ class Form:
     fit: bool = False
     rule: str = ""  # why another size is refused, and the way out
 
+    @property
+    def chunk(self) -> int:
+        """How many images are decoded before they are written."""
+        return max(1, min(CHUNK, CHUNK_BYTES // (3 * self.width * self.height)))
+
 
 def stored_form(first: "Image", name: object) -> Form:
     """The size of the first image, called `name`, is the size of all."""
@@ -47,8 +55,11 @@ def stored_form(first: "Image", name: object) -> Form:
 
 def check_size(size: int) -> None:
     """Of the setting that scales images."""
-    if size < 0:
-        raise ConfigError(f"size is {size}, must be 0 (as stored) or a number of pixels such as 64")
+    if not 0 <= size <= MAX_SIDE:
+        raise ConfigError(
+            f"size is {size}, must be 0 (as stored) or a number of pixels such as 64, at most "
+            f"{MAX_SIDE}"
+        )
 
 
 def image_names(folder: Path) -> list[str]:
@@ -127,7 +138,8 @@ def _chunks(folder: Path, paths: Sequence[str], form: Form) -> Iterator[Bytes]:
         full = folder / path
         return to_pixels(open_image(full, full), full, form)
 
-    with ThreadPoolExecutor() as pool:  # Pillow decodes without holding the interpreter
-        for start in range(0, len(paths), CHUNK):
-            images = pool.map(read, paths[start : start + CHUNK])
+    # Pillow decodes without holding the interpreter.
+    with ThreadPoolExecutor(min(THREADS, form.chunk)) as pool:
+        for start in range(0, len(paths), form.chunk):
+            images = pool.map(read, paths[start : start + form.chunk])
             yield np.stack(list(images))

@@ -16,6 +16,7 @@ from fedwsq.data.dataset import Dataset, Examples, check_share, pixel_stats
 from fedwsq.data.partition import hold_out
 
 MAX_MEMBER_BYTES = 2**30  # of one array: every process holds a copy
+KNOWN = ("x", "y", "group", "x_train", "y_train", "group_train", "x_test", "y_test")
 HELP = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
 Array = npt.NDArray[Any]
 Sets = tuple[Examples, Examples, Tensor | None]  # for training, for tests; groups
@@ -75,13 +76,18 @@ def _load(path: Path) -> File:
                     most = f"at most {MAX_MEMBER_BYTES:,} are read"
                     raise ValueError(f"{each.filename!r} has {each.file_size:,} bytes, {most}")
         with np.load(path, allow_pickle=False) as file:
-            members: dict[str, Any] = {name: file[name] for name in file.files}
+            # The others stay packed: there may be any number of them.
+            members: dict[str, Any] = {name: file[name] for name in file.files if name in KNOWN}
+            there = file.files
     except Exception as error:  # a damaged archive can raise nearly anything
         raise DataError(f"cannot read {path}: {error}; {HELP}") from error
     for name, array in members.items():
         # numpy gives the bytes of a member that is no .npy file.
         if not isinstance(array, np.ndarray):
             raise DataError(f"{path} holds {name!r}, which is not an array; {HELP}")
+    if not members:
+        listed = ", ".join(there[:20]) or "nothing"
+        raise DataError(f"{path} holds {listed}, but no x; {HELP}")
     return File(path, members)
 
 

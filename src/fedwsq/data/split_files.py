@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.core.files import write_atomically
+from fedwsq.core.text import read_text
 from fedwsq.data.split import Split, offsets
 
 FORMAT = "fedwsq-split"
@@ -138,16 +139,14 @@ def import_split(path: Path, repeats: Repeats = "refuse") -> Split:
 def _read(path: Path) -> str:
     """A file's text; a file too large to be a split is not read whole."""
     try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        return read_text(path, MAX_BYTES)
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
-        raise DataError(f"{path} is larger than {MAX_BYTES >> 20} MB, too large for a split")
-    try:
-        return data.decode()
     except UnicodeDecodeError:
         raise DataError(f"{path} is not text") from None
+    except ValueError:
+        large = f"is larger than {MAX_BYTES >> 20} MB, too large for a split"
+        raise DataError(f"{path} {large}") from None
 
 
 def _load_json(path: Path) -> dict[str, Any]:

@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 from fedwsq.core.errors import DataError
+from fedwsq.core.text import read_text
 from fedwsq.data.dataset import Dataset, data_root, warn_if_partial
 from fedwsq.data.images import Form, Labelled, decode_files, image_names
 
 TITLE = "Tiny-ImageNet"
+MAX_TEXT_BYTES = 2**24  # the longest of its lists has 2.6 MB
 FOLDER = "tiny-imagenet-200"
 HELP = (
     "`fedwsq fetch tinyimagenet` gets it, or unpack tiny-imagenet-200.zip from "
@@ -67,7 +69,7 @@ def _class_names(path: Path, labels: dict[str, int]) -> tuple[str, ...]:
     if not path.is_file():
         return tuple(labels)
     words = {}
-    for line in path.read_text(errors="replace").splitlines():
+    for line in _text(path).splitlines():
         wnid, _, synonyms = line.partition("\t")
         words[wnid] = synonyms.partition(",")[0]
     return tuple(words.get(wnid) or wnid for wnid in labels)
@@ -122,7 +124,14 @@ def _test(folder: Path, labels: dict[str, int]) -> Labelled:
 
 
 def _lines(path: Path) -> list[str]:
+    text = _text(path)
+    if not text.isascii():
+        raise DataError(f"cannot read {path}: it is not plain text; {HELP}")
+    return text.splitlines()
+
+
+def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        return read_text(path, MAX_TEXT_BYTES, errors="replace")
+    except (OSError, ValueError) as error:
         raise DataError(f"cannot read {path}: {error}; {HELP}") from error

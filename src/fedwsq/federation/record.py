@@ -1,7 +1,6 @@
 """Results are rows: one `RoundRecord` a round, one line of `rounds.jsonl` each."""
 
 import json
-import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -10,7 +9,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedwsq.core.checked import checked
+from fedwsq.core.checked import LARGEST_FLOAT, checked
 from fedwsq.core.types import Channel
 from fedwsq.evaluation import Scores, worst_decile
 from fedwsq.federation.clock import Times
@@ -257,5 +256,5 @@ def _mean(values: list[float]) -> float | None:
 
 
 def _finite(value: float) -> float | None:
-    """JSON has no number for a model that diverged."""
-    return value if math.isfinite(value) else None
+    """JSON has no number for a model that diverged, and readers of rows want none near it."""
+    return value if abs(value) <= LARGEST_FLOAT else None

@@ -18,13 +18,16 @@ In place of cases, `table = "paper-table-1"` takes the rows and columns of a pub
 """
 
 import itertools
+import math
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any, NamedTuple, TypeAlias
 
+from fedwsq.core.checked import fits
 from fedwsq.core.errors import ConfigError, did_you_mean
 from fedwsq.plan.build import make_plan
 from fedwsq.plan.dump import plan_settings
@@ -33,7 +36,23 @@ from fedwsq.plan.published import Heading, published_table
 from fedwsq.plan.read import Settings, dotted, parse_override, read_config, read_toml, shipped
 from fedwsq.plan.settings import Plan
 
-KEYS = ("config", "settings", "each", "cases", "table", "configs")
+KEYS: dict[str, Any] = {
+    "config": str,
+    "settings": dict,
+    "each": dict,
+    "cases": list[dict],  # type: ignore[type-arg]
+    "table": str,
+    "configs": dict[str, str],
+}
+MAX_CELLS = 10_000  # a run each: nobody waits for so many
+WORDS = {
+    "config": "a file or a name",
+    "settings": "a table of settings",
+    "each": "a table of lists",
+    "cases": "a list of tables",
+    "table": "a file or a name",
+    "configs": "a table of files or names",
+}
 SIGNS = ("each", "cases", "table")  # a file with one of these is a grid, not a config
 BITS = ("uplink.bits", "downlink.bits")
 UNSAFE = re.compile(r"[^A-Za-z0-9.+]+")  # what the name of a folder is better without
@@ -91,12 +110,17 @@ class Grid:
 
     def cells(self) -> list[Cell]:
         """All cells, every one of them checked; those that come to the same plan are one."""
+        count = math.prod(map(len, self.axes.values()))
+        if count > MAX_CELLS:
+            raise ConfigError(f"the grid has {count:,} cells, at most {MAX_CELLS:,} are run")
         found: dict[str, Cell] = {}
         for choices in itertools.product(*self.axes.values()):
             settings = dict(self.settings)
             for choice in choices:
                 settings |= choice.settings
             config = settings.pop("config", self.config)
+            if not isinstance(config, str):
+                raise ConfigError(f"config is {brief(config)}, must be a file or a name")
             if self.configs and config not in self.configs:
                 continue
             cell = self._cell(choices, self.configs.get(config, config), settings)
@@ -141,7 +165,7 @@ def parse_values(word: str) -> tuple[str, list[Any]]:
     key, equals, text = word.partition("=")
     try:
         values = tomllib.loads(f"values = [{text}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         # Plain words: most shells would take their quotes away.
         values = [parse_override(f"{key}={each}")[1] for each in text.split(",")]
     if not equals or not key.strip() or not values or "" in values:
@@ -156,6 +180,8 @@ def _from_toml(found: Settings, name: str) -> Grid:
         if key not in KEYS:
             offer = f"{', '.join(KEYS)}{did_you_mean(key, KEYS)}"
             raise ConfigError(f"grid {name}: unknown key {key}; a grid has {offer}")
+        if not fits(KEYS[key], found[key]):
+            raise ConfigError(f"grid {name}: {key} is {brief(found[key])}, must be {WORDS[key]}")
     settings = dotted(found.get("settings", {}))
     axes: dict[str, Axis] = {}
     for key, values in found.get("each", {}).items():
@@ -168,6 +194,8 @@ def _from_toml(found: Settings, name: str) -> Grid:
         axes["row"] = tuple(map(_from_heading, table.rows))
         axes["column"] = tuple(map(_from_heading, table.columns))
     if "cases" in found:
+        if not found["cases"]:
+            raise ConfigError(f"grid {name}: cases has none of them")
         axes["case"] = tuple(_from_case(dict(case)) for case in found["cases"])
     config = settings.pop("config", found.get("config", "quickstart"))
     return Grid(config, settings, axes, found.get("configs", {}))
@@ -182,7 +210,7 @@ def _from_case(settings: Settings) -> Choice:
     label = settings.pop("label", None)
     if label is None:
         label = " ".join(_said(key, value) for key, value in settings.items())
-    return Choice(_safe(label), settings)
+    return Choice(_safe(str(label)), settings)
 
 
 def _axis(key: str, values: Sequence[Any]) -> Axis:

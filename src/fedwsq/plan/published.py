@@ -5,10 +5,22 @@ They are data, `published/*.toml`; the same files say what to run and what to ho
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from reprlib import repr as brief
 from typing import Any
 
+from fedwsq.core.checked import fits
 from fedwsq.core.errors import ConfigError
 from fedwsq.plan.read import Settings, read_toml, shipped
+
+KINDS: dict[str, Any] = {
+    "title": str,
+    "source": str,
+    "head": list[str],
+    "match": list[str],
+    "settings": dict,
+    "columns": list[dict],  # type: ignore[type-arg]
+    "rows": list[dict],  # type: ignore[type-arg]
+}
 
 
 @dataclass(frozen=True)
@@ -50,6 +62,14 @@ def published_table(name: str) -> Table:
     except KeyError as error:
         raise ConfigError(f"table {name} lacks {error}; paper-table-5 is a short one") from None
     for row, numbers in zip(table.rows, table.values, strict=True):
+        if len(row.label) != len(table.head):
+            raise ConfigError(
+                f"table {name}, row {' '.join(row.label)}: its label has {len(row.label)} parts, "
+                f"and head {len(table.head)}"
+            )
+        for column in table.columns:
+            if not isinstance(table.cell(row, column).get("config"), str):
+                raise ConfigError(f"table {name}, row {' '.join(row.label)}: it names no config")
         if len(numbers) != len(table.columns):
             raise ConfigError(
                 f"table {name}, row {' '.join(row.label)}: {len(numbers)} values for "
@@ -59,6 +79,12 @@ def published_table(name: str) -> Table:
 
 
 def _table(name: str, found: Settings) -> Table:
+    for key, kind in KINDS.items():
+        if key in found and not fits(kind, found[key]):
+            raise ConfigError(f"table {name}: {key} is {brief(found[key])}, see paper-table-5")
+    for entry in (*found["rows"], *found["columns"]):
+        if not fits(list[str], entry["label"]) or not fits(list[float], entry.get("values", [])):
+            raise ConfigError(f"table {name}: a heading is {brief(entry)}, see paper-table-5")
     rows = found["rows"]
     values = tuple(tuple(row.pop("values")) for row in rows)
     return Table(

@@ -15,7 +15,13 @@ CODE = re.compile(r"[^\W\d][\w.]*:[^\W\d]\w*")
 MAX_DEPTH = 32  # of tables and lists in one another; a plan has half a dozen
 MAX_BYTES = 2**18  # of a config; our longest has some two thousand
 # A key of so many parts: tomllib takes a time for them that grows with their square.
-LONG_KEY = re.compile(r"(?:[^.=,\n#]{1,80}\.){40}")
+LONG_KEY = re.compile(
+    r"""(?<![\w-]) (?:
+    (?: [\w-]{1,200} | "(?:[^"\\\n]|\\.){0,200}" | '[^'\n]{0,200}' )
+    [ \t]{0,50} \. [ \t]{0,50}
+    ){40}""",
+    re.ASCII | re.VERBOSE,
+)
 
 
 def shipped_configs() -> dict[str, Path]:
@@ -38,20 +44,28 @@ def read_toml(name: str | Path, known: Mapping[str, Path], kind: str) -> Setting
     """What is in a file, or in one of the `known` by name; `kind` is what errors call it."""
     path = known.get(str(name), Path(name))
     try:
-        text = read_text(path, MAX_BYTES)
-        if LONG_KEY.search(text):
-            raise ValueError("it has a key of more than 40 parts")
-        found = tomllib.loads(text)
-        _require_shallow(found, str(path))
-        return found
+        return parse_toml(read_text(path, MAX_BYTES))
     except FileNotFoundError:
         offer = f"{', '.join(known)}{did_you_mean(name, known)}"
         raise ConfigError(f"no {kind} {str(name)!r}: not a file, and not one of {offer}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
-    # Of the last two: a number of thousands of digits, and brackets in brackets.
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {kind} {path}: {error}") from None
+
+
+def parse_toml(text: str) -> Settings:
+    """What TOML from anywhere says; ValueError if it cannot be read, or is no plan's size."""
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES:,} bytes")
+    if LONG_KEY.search(text):
+        raise ValueError("it has a key of more than 40 parts")
+    try:
+        found = tomllib.loads(text)
+    except RecursionError:  # brackets in brackets
+        raise ValueError("it is nested too deep") from None
+    _require_shallow(found, "it")
+    return found
 
 
 def _require_shallow(settings: object, where: str, left: int = MAX_DEPTH) -> None:

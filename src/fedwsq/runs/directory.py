@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TextIO
 
 from fedwsq.core.errors import RunError
-from fedwsq.core.files import try_lock, write_atomically
+from fedwsq.core.files import try_lock, without_links, write_atomically
 from fedwsq.core.text import read_text
 from fedwsq.federation.record import RoundRecord
 
@@ -66,7 +66,7 @@ def make_folder(folder: Path) -> None:
 def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
     """Hold the directory: two processes must not write to one run."""
     try:
-        file = open(folder / name, "a")  # noqa: SIM115
+        file = open(folder / name, "a", opener=without_links)  # noqa: SIM115
     except OSError as error:
         raise RunError(f"{folder} cannot be written: {error.strerror}") from None
     with file:

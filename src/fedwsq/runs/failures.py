@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedwsq.core.errors import FedwsqError, RunError
-from fedwsq.core.files import write_atomically
+from fedwsq.core.files import without_links, write_atomically
 from fedwsq.transports import Answer, Failure, Order, Transport
 from fedwsq.transports.blame import in_one_line, printable
 from fedwsq.wire import Kind, kind_of
@@ -62,7 +62,7 @@ class Log:
         data = text.encode(errors="backslashreplace")
         if size + len(data) > MAX_LOG_BYTES:
             data += FULL.encode()
-        with open(self.path, "ab") as file:
+        with open(self.path, "ab", opener=without_links) as file:
             file.write(data)
 
 

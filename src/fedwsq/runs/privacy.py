@@ -48,7 +48,7 @@ class Spent:
     noise: float
     delta: float
     rounds: int  # those begun
-    releases: int  # noised updates of the client that sent most
+    releases: int  # noised updates of the client that sent most; `rounds` where nobody knows
     epsilon_server: float | None  # against whoever sees each client's messages
     epsilon_model: float | None  # against whoever sees all models, and not who took part
     note: str = ""
@@ -71,7 +71,9 @@ class Spent:
 def spent(plan: Plan, privacy: Privacy, folder: Path) -> Spent:
     """What a run in `folder` has spent."""
     rounds = counted(folder / ASKED)
-    releases = max((counted(path) for path in folder.glob(f"clients/*/{RELEASES}")), default=0)
+    # Clients on other machines count on their own disks: here they sent one in every round.
+    counts = [counted(path) for path in folder.glob(f"clients/*/{RELEASES}")]
+    releases = max(counts, default=rounds)
     plain = (privacy.clip, privacy.noise, privacy.delta, rounds, releases)
     if not privacy.noise:
         return Spent(*plain, None, None, "privacy.noise is 0: clipping alone protects nobody")

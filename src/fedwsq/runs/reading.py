@@ -5,7 +5,7 @@ imported. Text comes out as it stands there; whoever shows it has to escape it.
 """
 
 import json
-import tomllib
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -14,9 +14,10 @@ from typing import Any, Literal, TypeAlias
 
 from fedwsq.core.checked import checked, fits
 from fedwsq.core.errors import RunError
+from fedwsq.core.text import open_file, read_text
 from fedwsq.federation.record import RoundRecord
-from fedwsq.plan.read import Settings, dotted
-from fedwsq.runs.directory import CLASSES, ROWS
+from fedwsq.plan.read import Settings, dotted, parse_toml
+from fedwsq.runs.directory import CLASSES, MAX_ROWS_BYTES, ROWS
 from fedwsq.runs.failures import ERROR
 from fedwsq.runs.summary import Summary
 
@@ -137,7 +138,7 @@ def read_run(folder: Path) -> Reading:
     def read(name: str, parse: Callable[[str], Any], check: Callable[[Any], Any]) -> Any:
         """A file's contents, parsed and checked; None, and a problem, if that cannot be."""
         try:
-            return check(parse(_text(folder / name)))
+            return check(parse(read_text(folder / name, MAX_FILE_BYTES)))
         except (OSError, ValueError, RecursionError) as error:
             problems.append(f"{name} cannot be read: {error}")
             return None
@@ -149,7 +150,7 @@ def read_run(folder: Path) -> Reading:
     facts: Facts | None = None
     # One that failed before it began has neither; one that was stopped there has no config.
     if (folder / "config.toml").exists():
-        settings = read("config.toml", tomllib.loads, _settings)
+        settings = read("config.toml", parse_toml, _settings)
         facts = read("manifest.json", json.loads, _facts)
     summary: Summary | None = None
     if (folder / "summary.json").exists():
@@ -160,7 +161,10 @@ def read_run(folder: Path) -> Reading:
     rows: list[RoundRecord] = []
     damaged = 0
     if (folder / ROWS).exists():
-        rows, damaged = _rows(folder / ROWS)
+        try:
+            rows, damaged = _rows(folder / ROWS)
+        except (OSError, ValueError) as failed:
+            problems.append(f"{ROWS} cannot be read: {failed}")
     return Reading(
         folder,
         settings or {},
@@ -172,14 +176,6 @@ def read_run(folder: Path) -> Reading:
         tuple(problems),
         classes or (),
     )
-
-
-def _text(path: Path) -> str:
-    with open(path, "rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
-    if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"it is longer than {MAX_FILE_BYTES} bytes")
-    return data.decode()
 
 
 def _settings(found: Mapping[str, Any]) -> Settings:
@@ -211,7 +207,9 @@ def _rows(path: Path) -> tuple[list[RoundRecord], int]:
     rows: list[RoundRecord] = []
     damaged = 0
     last = 0
-    with open(path, "rb") as file:
+    with open_file(path) as file:
+        if os.fstat(file.fileno()).st_size > MAX_ROWS_BYTES:
+            raise ValueError(f"it has more than {MAX_ROWS_BYTES:,} bytes")
         while (line := file.readline(MAX_ROW_BYTES)) and len(rows) + damaged < MAX_ROWS:
             try:
                 row = checked(RoundRecord, json.loads(line))

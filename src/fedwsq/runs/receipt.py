@@ -15,6 +15,7 @@ import tomli_w
 
 from fedwsq.core.checked import checked
 from fedwsq.core.errors import RunError
+from fedwsq.core.text import read_bytes
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import PLACES, Plan, plan_settings
 from fedwsq.plan.read import Settings
@@ -22,7 +23,7 @@ from fedwsq.runs.manifest import Manifest
 
 RECEIPT = "receipt.json"
 FORMAT = 1
-MAX_BYTES = 2**28
+MAX_BYTES = 2**26  # some 800,000 rounds
 # What a manifest says of the machine; weights may depend on all of it.
 ENVIRONMENT = ("fedwsq", "commit", "python", "torch", "numpy", "cpu", "device")
 FILES = ("data", "init", "trace", "frozen")  # digests of what a plan names and does not hold
@@ -79,9 +80,7 @@ def read_receipt(path: Path) -> Receipt:
     """A receipt from its file, or from the directory of its run; what was changed is refused."""
     file = path / RECEIPT if path.is_dir() else path
     try:
-        with open(file, "rb") as opened:
-            data = opened.read(MAX_BYTES)
-        found: Any = json.loads(data)
+        found: Any = json.loads(read_bytes(file, MAX_BYTES))
         receipt = checked(Receipt, found)
     except FileNotFoundError:
         raise RunError(
@@ -93,6 +92,8 @@ def read_receipt(path: Path) -> Receipt:
         raise RunError(f"{file} has receipt format {receipt.format}, this build reads {FORMAT}")
     if len(receipt.packets) != len(receipt.weights) or found.get("digest") != receipt.digest:
         raise RunError(f"{file} was changed since it was written: its digest does not match")
+    if not receipt.weights:
+        raise RunError(f"{file} has no rounds; a receipt is of at least one")
     return receipt
 
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from torch import nn
 
 from fedwsq.core.errors import ConfigError, RunError
-from fedwsq.core.files import save_tensors, write_atomically
+from fedwsq.core.files import save_tensors, without_links, write_atomically
 from fedwsq.core.types import Params
 from fedwsq.federation.record import RoundRecord
 from fedwsq.federation.server import Progress, Server, Snapshot, first_snapshot
@@ -189,7 +189,10 @@ class Run:
         transport, evaluator = opened.watched(watches)
         if self.plan.privacy is not None:
             transport = Counting(transport, self.folder / ASKED)
-        with closing(transport), open(self.folder / ROWS, "a") as rows:
+        with (
+            closing(transport),
+            open(self.folder / ROWS, "a", opener=without_links) as rows,
+        ):
             server = Server(
                 self.charter,
                 self._recorded(transport, keep_messages),

@@ -1,7 +1,7 @@
 """Running a receipt again: the same packets and weights, round by round, or where they part."""
 
+import os
 import shutil
-import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -12,6 +12,7 @@ from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.tree import fingerprint
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import PLACES, Plan, make_plan
+from fedwsq.plan.read import Settings, parse_toml
 from fedwsq.runs.checkpoint import LAST, read_checkpoint
 from fedwsq.runs.receipt import FILES, Receipt, environment_changes
 from fedwsq.runs.run import Listener, Run
@@ -35,6 +36,13 @@ class Verification:
     workers: int = 0
     device: str = "auto"
 
+    def settings(self) -> Settings:
+        """Of the plan, as the receipt has them."""
+        try:
+            return parse_toml(self.receipt.settings)
+        except ValueError as error:
+            raise RunError(f"the settings of the receipt cannot be read: {error}") from None
+
     def plan(self) -> Plan:
         for key in self.places:
             if key not in PLACES:
@@ -45,7 +53,10 @@ class Verification:
         known = len(self.receipt.weights)
         if not 0 <= self.rounds <= known:
             raise ConfigError(f"--rounds is {self.rounds}; the receipt has {known}")
-        return make_plan(tomllib.loads(self.receipt.settings), self.places)
+        plan = make_plan(self.settings(), self.places)
+        if plan.rounds < known:
+            raise RunError(f"the receipt has {known} rounds, and its plan {plan.rounds}")
+        return plan
 
     @contextmanager
     def opened(self, folder: Path, checkpoint: Path | None = None) -> Iterator[Run]:
@@ -111,4 +122,13 @@ def start(folder: Path, checkpoint: Path, receipt: Receipt) -> None:
     # What clients remember lies beside the checkpoints of a run; some methods go on from it.
     memory = checkpoint.absolute().parents[1] / "clients"
     if memory.is_dir():
-        shutil.copytree(memory, folder / "clients", dirs_exist_ok=True)
+        shutil.copytree(memory, folder / "clients", ignore=_all_but_files, dirs_exist_ok=True)
+
+
+def _all_but_files(folder: str, names: list[str]) -> list[str]:
+    """What is no memory of a client: links, which lead anywhere, and what may never end."""
+    plain = []
+    for entry in os.scandir(folder):
+        if entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False):
+            plain.append(entry.name)
+    return [name for name in names if name not in plain]

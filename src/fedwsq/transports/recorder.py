@@ -3,6 +3,7 @@
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
+from fedwsq.core.files import without_links
 from fedwsq.transports.base import Answer, Order, Reply, Transport
 from fedwsq.wire import Kind, kind_of
 
@@ -46,4 +47,5 @@ class Recorder:
         self.inner.close()
 
     def _keep(self, name: str, data: bytes) -> None:
-        (self.folder / f"{name}.fwsq").write_bytes(data)
+        with open(self.folder / f"{name}.fwsq", "wb", opener=without_links) as file:
+            file.write(data)

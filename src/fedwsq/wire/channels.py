@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.files import file_digest
 from fedwsq.core.seeds import numpy_rng
+from fedwsq.core.text import open_file
 from fedwsq.core.types import Channel, Key
 
 # What any real link and machine keep within; a time computed from such numbers is finite.
@@ -219,7 +220,7 @@ def read_trace(path: str) -> Rows:
 
 @functools.lru_cache(maxsize=4)
 def _read_trace(file: Path, modified: int, size: int) -> Rows:
-    with open(file, "rb") as opened:
+    with open_file(file) as opened:
         data = opened.read(MAX_TRACE_BYTES + 1)[:MAX_TRACE_BYTES]
     try:
         lines = data.decode("utf-8-sig").split("\n")

@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from fedwsq.analysis.kept import kept_numbers
 from fedwsq.analysis.pictures import PICTURES
 from fedwsq.analysis.repeat import repeat
 from fedwsq.cli.plot import blank, save
+from fedwsq.cli.trust import trusting
 from fedwsq.core.errors import ConfigError, did_you_mean
 from fedwsq.core.files import write_atomically
 from fedwsq.core.threads import one_thread
@@ -33,19 +35,28 @@ def main(args: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     results: Results = {}
     for folder in folders:
-        subject = open_run(folder)
-        kept = subject
-        if args.repeat is not None:
-            again = repeat(folder, args.repeat, lambda row: _note(f"repeated round {row.round}"))
-            kept = replace(subject, folder=again)
-        for what in asked or _possible(kept):
-            with one_thread():
-                found = ANALYSES[what](kept if what in NEEDS_ROUNDS else subject, options)
-            _write(folder / "analysis" / f"{what}.json", found)
-            results.setdefault(what, {})[_name(folder, results.get(what, {}))] = found
+        with trusting(folder / "config.toml", (), args.trust):
+            for what, found in analyses(folder, asked, args.repeat, options):
+                _write(folder / "analysis" / f"{what}.json", found)
+                results.setdefault(what, {})[_name(folder, results.get(what, {}))] = found
     Console(highlight=False, markup=False, emoji=False).print(table(results))
     _draw(results, out)
     return 0
+
+
+def analyses(
+    folder: Path, asked: list[str], number: int | None, options: Options
+) -> Iterator[tuple[str, Found]]:
+    """What is asked of one run, or all that is possible; `number`: a round to repeat it up to."""
+    subject = open_run(folder)
+    kept = subject
+    if number is not None:
+        again = repeat(folder, number, lambda row: _note(f"repeated round {row.round}"))
+        kept = replace(subject, folder=again)
+    for what in asked or _possible(kept):
+        with one_thread():
+            found = ANALYSES[what](kept if what in NEEDS_ROUNDS else subject, options)
+        yield what, found
 
 
 def _sorted_out(words: list[str]) -> tuple[list[Path], list[str]]:

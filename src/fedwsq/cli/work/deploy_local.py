@@ -11,6 +11,7 @@ from pathlib import Path
 from fedwsq.cli.progress import sigterm_interrupts
 from fedwsq.cli.run import config_and_overrides
 from fedwsq.cli.start import INTERRUPTED, saying
+from fedwsq.cli.trust import trusting
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.flower.children import Child, Children
 from fedwsq.flower.local import RUN_CONFIG, Local, free_ports, listens
@@ -29,7 +30,8 @@ def local(args: argparse.Namespace) -> int:
     if args.nodes < 1:
         raise ConfigError(f"--nodes is {args.nodes}, must be at least 1")
     config, words = config_and_overrides(args.words or [FEW_ROUNDS])
-    plan = split_plan(config, words, args.nodes)
+    with trusting(config, words, args.trust):
+        plan = split_plan(config, words, args.nodes)
     if args.out:
         require_ours(args.out)
     if args.simulation:
@@ -192,4 +194,5 @@ def _show_summary(here: Local) -> None:
 def _same_command(args: argparse.Namespace, folder: Path) -> str:
     words = ["fedwsq", "deploy", "local", "--nodes", str(args.nodes), "--out", str(folder)]
     words += ["--tls"] * args.tls + ["--simulation"] * args.simulation
+    words += ["--trust"] * args.trust
     return shlex.join([*words, *args.words])

@@ -14,6 +14,7 @@ from fedwsq.cli.work.levels import level_set
 from fedwsq.cli.work.partition import draw, planned_split
 from fedwsq.codecs import Float32
 from fedwsq.core.errors import ConfigError
+from fedwsq.core.files import mapped
 from fedwsq.report.compare import flags
 from fedwsq.report.figures import (
     PANEL,
@@ -96,8 +97,9 @@ def two_tensors(run: Path) -> dict[str, npt.NDArray[np.float32]]:
         )
     values: dict[str, list[npt.NDArray[np.float32]]] = {}
     for path in replies:
-        for name, packet in decode(path.read_bytes(), None).packets.get("delta", {}).items():
-            if packet.codec == Float32.wire_id and len(packet.code) >= 4 * LEAST_VALUES:
+        for name, packet in decode(mapped(path), None).packets.get("delta", {}).items():
+            whole = len(packet.code) % 4 == 0
+            if packet.codec == Float32.wire_id and whole and len(packet.code) >= 4 * LEAST_VALUES:
                 values.setdefault(name, []).append(np.frombuffer(packet.code, "<f4"))
     if not values:
         raise ConfigError(f"{run} sent no tensor in float32: run with uplink.codec=float32")

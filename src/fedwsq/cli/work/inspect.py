@@ -1,12 +1,10 @@
 """`fedwsq inspect`: what is in a message."""
 
 import argparse
-import mmap
-import stat
-from pathlib import Path
 
 from fedwsq.codecs import CODECS, Packet
 from fedwsq.core.errors import MessageError
+from fedwsq.core.files import mapped
 from fedwsq.wire import decode
 from fedwsq.wire.message import EVERYONE
 
@@ -14,7 +12,11 @@ CODEC_NAMES = {codec.wire_id: name for name, codec in CODECS.items()}
 
 
 def main(args: argparse.Namespace) -> int:
-    data = _map(args.message)
+    try:
+        data = mapped(args.message)  # what the header rules out never comes into memory
+    except OSError as error:
+        why = f"{error.strerror}; name a file that holds one message"
+        raise MessageError(f"cannot read {args.message}: {why}") from None
     message = decode(data, None)
     key = message.key
     who = "everyone" if key.client == EVERYONE else f"client {key.client}"
@@ -45,19 +47,3 @@ def _describe(packet: Packet) -> str:
         return described
     scale = "own scale" if packet.own_scale else "shared scale"
     return f"{described}, {scale}, side {list(packet.side)}"
-
-
-def _map(path: Path) -> memoryview:
-    """The file, read where it is looked at: what the header rules out never comes into memory."""
-    try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # a pipe might never end, nor a device
-            raise MessageError(
-                f"cannot read {path}: it is not a regular file; name a file that holds one message"
-            )
-        if not found.st_size:  # cannot be mapped
-            return memoryview(b"")
-        with path.open("rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    except OSError as error:
-        raise MessageError(f"cannot read {path}: {error.strerror}") from None

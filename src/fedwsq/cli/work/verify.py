@@ -8,6 +8,7 @@ from rich.progress import Progress
 
 from fedwsq.cli.bar import columns
 from fedwsq.cli.progress import plain_console, sigterm_interrupts
+from fedwsq.cli.trust import vouching
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import parse_overrides
 from fedwsq.runs.receipt import read_receipt
@@ -19,6 +20,11 @@ def main(args: argparse.Namespace) -> int:
     receipt = read_receipt(args.receipt)
     places = parse_overrides(args.words)
     verification = Verification(receipt, places, args.rounds, args.workers, args.device)
+    with vouching(args.receipt, verification.settings(), (), args.trust):
+        return verify(verification, args)
+
+
+def verify(verification: Verification, args: argparse.Namespace) -> int:
     console = plain_console()
     with (
         sigterm_interrupts(),
