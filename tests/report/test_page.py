@@ -124,6 +124,9 @@ def test_damage_is_counted_and_said(copied):
     assert "1 round without a row" in text
     assert "fedws-0: config.toml cannot be read" in text
     assert "gave up: RunError: nobody replied" in text
+    assert "seed 0, damaged" in text
+    assert "round 6, seed 0" in text  # of how many, only the config would know
+    assert "fedavg-0 lacks 1 row," in text
     for state in ("damaged", "failed", "partial", "finished"):
         assert re.search(rf"\d {state}", text), state
 
@@ -241,3 +244,14 @@ def test_classes_have_names_where_runs_know_them(copied):
     page = page_of(copied)
     assert "classes.json cannot be read: it is not a list of names" in page
     assert "airplane" not in page
+
+
+def test_the_numbers_on_top_and_in_the_table_have_one_target(copied):
+    """A group that is still going came to less than it will: it sets no target."""
+    rows = copied / "fedavg-0" / "rounds.jsonl"
+    rows.write_text("".join(rows.read_text().splitlines(keepends=True)[:2]))
+    text = Tags(page_of(copied)).text
+    (top,) = re.findall(r"Fewest bytes to ([\d.]+ %)", text)
+    assert f"to {top}" in text.partition("Side by side")[2]
+    assert set(re.findall(r"stayed at ([\d.]+ %)", text)) == {top}
+    assert "2 seeds, 1 partial" in text

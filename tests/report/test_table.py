@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shutil
 
 import pytest
 from stories import rewrite, tell
@@ -68,6 +69,13 @@ def test_runs_that_are_not_finished_are_in_no_cell(runs):
     filled = fill(TABLE, read_runs([runs]))
     assert filled.cells[0][2].text == "(89.62)"
     assert "c is partial, and left out" in filled.notes
+
+
+def test_a_run_that_is_there_twice_is_one_seed(runs):
+    shutil.copytree(runs / "b", runs / "b-again")
+    filled = fill(TABLE, read_runs([runs, runs / "a"]))
+    assert filled.cells[1][1].text == "91.00 ± 12.71 (92.48, -1.48)"
+    assert "b-again repeats b, with the same settings and seed, and is left out" in filled.left_out
 
 
 def test_methods_and_bits_find_their_rows(tmp_path):

@@ -1,11 +1,15 @@
 """The same promises on real images: three rounds of CIFAR-10 with ResNet-8. Needs FEDWSQ_DATA."""
 
+import csv
 import os
+import signal
 import time
+from functools import partial
 
 import psutil
 import pytest
 
+from fedwsq.cli import main
 from fedwsq.core.errors import DataError
 from fedwsq.data import DATASETS
 from fedwsq.plan.grid import read_grid
@@ -96,3 +100,57 @@ def test_a_cell_of_a_sweep_that_was_stopped_twice_has_the_weights_of_the_run_alo
     assert [place.standing for place in ended] == ["finished", "finished"]
     assert [timeless(row) for row in rows(tmp_path / "seed-0")] == serial[1]
     assert rows(tmp_path / "seed-0")[-1]["weights"] == serial[0].weights
+
+
+# Four settings by two seeds, and as little work in each as there can be: 8 cells of 2 rounds.
+EIGHT = ["method=fedavg,fedws,fedwsq", "uplink.bits=1,4", "seed=0,1"]
+LITTLE = {
+    "rounds": 2,
+    "clients_per_round": 2,
+    "training.epochs": 1,
+    "training.batches_per_epoch": 2,
+    "eval_every": 2,
+}
+
+
+@pytest.mark.slow
+def test_eight_cells_stopped_twice_are_compared_tabled_and_reported(tmp_path, capsys):
+    out = tmp_path / "eight"
+    common = ["cifar10-resnet8", *(f"{key}={value}" for key, value in LITTLE.items())]
+    words = ["sweep", *common, *EIGHT, "--out", str(out), "--workers", "2"]
+    for middle in ("fedavg_seed-0", "fedws_seed-0"):  # the first cell, and the third
+        process = start(*words, cwd=tmp_path)
+        wait_until(partial(rows, out / middle), process)
+        process.send_signal(signal.SIGINT)
+        text, errors = process.communicate()
+        assert process.returncode == 130, errors
+        assert "of 8 cells are finished" in text
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "of 8 cells are finished already" in shown
+    assert sorted(len(rows(folder)) for folder in out.iterdir()) == [2] * 8
+
+    alone = run("cifar10-resnet8", {**LITTLE, "seed": 1}, out=tmp_path / "alone", workers=1)
+    assert rows(out / "fedwsq_bits-4_seed-1")[-1]["weights"] == alone.weights
+
+    assert main(["compare", str(out), "--format", "csv"]) == 0
+    compared = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert sorted((line["runs"], line["seeds"]) for line in compared) == [
+        ("fedavg", "2"),
+        ("fedws", "2"),
+        ("fedwsq 1 bits", "2"),
+        ("fedwsq 4 bits", "2"),
+    ]
+    assert main(["table", str(out), "--like", "paper-table-1", "--format", "csv"]) == 0
+    text, notes = capsys.readouterr()
+    run_here = [line for line in csv.DictReader(text.splitlines()) if line["mean"]]
+    assert [(line["#bits"], line["column"], line["seeds"]) for line in run_here] == [
+        ("32", "CIFAR-10 0.3", "2"),
+        ("FedWS (32)", "CIFAR-10 0.3", "2"),
+        ("4", "CIFAR-10 0.3", "2"),
+        ("1", "CIFAR-10 0.3", "2"),
+    ]
+    assert "4 of 264 cells were run" in notes
+    page = tmp_path / "page.html"
+    assert main(["report", str(out), "--out", str(page)]) == 0
+    assert "8 runs (8 finished)" in page.read_text()

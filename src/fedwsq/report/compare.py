@@ -8,7 +8,7 @@ from itertools import accumulate
 from fedwsq.core.errors import ConfigError, did_you_mean
 from fedwsq.federation.record import RoundRecord
 from fedwsq.report.estimate import Estimate, difference, estimate
-from fedwsq.report.groups import Group, differing, group_runs
+from fedwsq.report.groups import Group, differing, group_runs, one_a_seed
 from fedwsq.runs.reading import Reading
 
 PLATEAU = 10  # the last evaluations, whose mean is what a run came to
@@ -66,6 +66,8 @@ def compare(runs: Iterable[Reading], target: str = "", rounds: int = 0) -> Compa
 
     `target` is an accuracy or the label of a group; by default the group that came to least.
     """
+    if rounds < 0:
+        raise ConfigError(f"--rounds is {rounds}, must be at least 1 (0: as long as they are)")
     found = list(runs)
     taken = []
     for run in found:
@@ -73,6 +75,8 @@ def compare(runs: Iterable[Reading], target: str = "", rounds: int = 0) -> Compa
         if compared is not None:
             taken.append(compared)
     left_out = _left_out(found, taken)
+    taken, repeated = one_a_seed(taken)
+    left_out += [f"{text}, and is left out" for text in repeated]
     groups = group_runs(taken)
     if not groups:
         raise ConfigError(f"none of {len(found)} runs can be compared: {'; '.join(left_out)}")
@@ -138,6 +142,7 @@ def flags(groups: Sequence[Group]) -> list[str]:
         *origin_flags(groups),
         *_differ("the number of rounds", rounds),
         *_other_settings(groups),
+        *one_a_seed(runs)[1],
     ]
 
 
@@ -151,7 +156,7 @@ def origin_flags(groups: Sequence[Group]) -> list[str]:
     dirty = [run.name for run in runs if run.facts.commit.endswith("-dirty")]
     if dirty:
         said.append(f"made from a checkout with changes that no commit has: {_some(dirty)}")
-    seeds = {group.label: ", ".join(map(str, group.seeds)) for group in groups}
+    seeds = {group.label: ", ".join(map(str, group.seeds)) for group in _known(groups)}
     return [
         *said,
         *_differ("the set of seeds", seeds),
@@ -162,6 +167,7 @@ def origin_flags(groups: Sequence[Group]) -> list[str]:
 
 def _other_settings(groups: Sequence[Group]) -> list[str]:
     """Groups that have other settings of what is learned rather than how."""
+    groups = _known(groups)
     said = []
     for key in differing([group.settings for group in groups]):
         if key.startswith(("data.", "metric.")):
@@ -170,12 +176,17 @@ def _other_settings(groups: Sequence[Group]) -> list[str]:
     return said
 
 
+def _known(groups: Sequence[Group]) -> list[Group]:
+    """Of one whose settings are lost nothing is known: that is said elsewhere, once."""
+    return [group for group in groups if group.settings]
+
+
 def _lost_rows(runs: Sequence[Reading]) -> list[str]:
     said = []
     for run in runs:
-        lost = run.damaged_rows + run.missing_rows
-        if lost:
-            said.append(f"{run.name} lacks {lost} rows, so its bytes and seconds are too low")
+        if run.lost_rows:
+            rows = "1 row" if run.lost_rows == 1 else f"{run.lost_rows} rows"
+            said.append(f"{run.name} lacks {rows}, so its bytes and seconds are too low")
     return said
 
 
@@ -237,12 +248,17 @@ def _target(groups: Sequence[Group], wanted: str) -> Target:
     if group is not None:
         return Target(_came_to(group), group)
     try:
-        return Target(float(wanted))
+        accuracy = float(wanted)
     except ValueError:
         offer = f"{', '.join(by_label)}{did_you_mean(wanted, by_label)}"
         raise ConfigError(
             f"--target is {wanted!r}; it can be an accuracy such as 0.6, or one of {offer}"
         ) from None
+    # Tables say percent, and so would many; other metrics have scales of their own.
+    shares = all(run.metric == "accuracy" for group in groups for run in group.runs)
+    if shares and not 0 <= accuracy <= 1:
+        raise ConfigError(f"--target is {wanted}; accuracies are from 0 to 1, such as 0.6")
+    return Target(accuracy)
 
 
 def _line(group: Group, target: Target) -> Line:

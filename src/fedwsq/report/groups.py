@@ -24,7 +24,8 @@ class Group:
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        return tuple(run.seed for run in self.runs)
+        """Each once, in ascending order."""
+        return tuple(sorted({run.seed for run in self.runs}))
 
 
 def group_runs(runs: Iterable[Reading]) -> list[Group]:
@@ -43,6 +44,23 @@ def group_runs(runs: Iterable[Reading]) -> list[Group]:
         settings = shared_settings(ordered[0])
         groups.append(Group(label or each[0].name, settings, tuple(ordered)))
     return groups
+
+
+def one_a_seed(runs: Iterable[Reading]) -> tuple[list[Reading], list[str]]:
+    """Without runs that repeat another one, settings and seed alike; and what is said of those.
+
+    Counted as two, they would make an interval over seeds look narrower than it is.
+    """
+    kept: dict[object, Reading] = {}
+    said = []
+    for run in runs:
+        key: object = repr((sorted(shared_settings(run).items()), run.seed))
+        if not run.settings:
+            key = run.folder
+        first = kept.setdefault(key, run)
+        if first is not run:
+            said.append(f"{run.name} repeats {first.name}, with the same settings and seed")
+    return list(kept.values()), said
 
 
 def shared_settings(run: Reading) -> Settings:

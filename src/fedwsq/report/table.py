@@ -9,7 +9,7 @@ from fedwsq.plan.published import Heading, Table
 from fedwsq.plan.read import Settings, dotted
 from fedwsq.report.compare import origin_flags, smoothed
 from fedwsq.report.estimate import Estimate, estimate
-from fedwsq.report.groups import FLOAT32, Group, group_runs, signature
+from fedwsq.report.groups import FLOAT32, Group, group_runs, one_a_seed, signature
 from fedwsq.report.layout import Format, Row, laid_out
 from fedwsq.runs.reading import Reading
 
@@ -108,8 +108,9 @@ def fill(table: Table, runs: Iterable[Reading]) -> Filled:
     """These runs, as far as finished, in the cells whose method, bits, data and split they have."""
     found = list(runs)
     finished = [run for run in found if run.state == "finished"]
+    counted, repeated = one_a_seed(finished)
     groups: dict[object, list[Group]] = {}
-    for group in group_runs(finished):
+    for group in group_runs(counted):
         groups.setdefault(cell_key(group.settings, table), []).append(group)
 
     used: set[object] = set()
@@ -124,6 +125,7 @@ def fill(table: Table, runs: Iterable[Reading]) -> Filled:
         cells.append(tuple(line))
 
     said = [f"{run.name} is {run.state}, and left out" for run in found if run not in finished]
+    said += [f"{text}, and is left out" for text in repeated]
     for key, others in groups.items():
         if key not in used:
             said += [f"{group.label} fits no cell of {table.name}" for group in others]

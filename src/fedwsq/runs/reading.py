@@ -83,7 +83,9 @@ class Reading:
 
     @property
     def seed(self) -> int:
-        return int(self.settings.get("seed", 0))
+        """As its config has it; where that is lost, as its rows have it."""
+        told = self.rows[0].seed if self.rows else 0
+        return int(self.settings.get("seed", told))
 
     @property
     def rounds(self) -> int:
@@ -101,6 +103,12 @@ class Reading:
         return self.rows[-1].round - len(self.rows) if self.rows else 0
 
     @property
+    def lost_rows(self) -> int:
+        """Rounds that were run, and whose numbers are gone."""
+        # A damaged line among others is the row that is missing there: it is lost once.
+        return max(self.damaged_rows, self.missing_rows)
+
+    @property
     def stopped_early(self) -> bool:
         """Whether it was good enough to stop."""
         goal = float(self.settings.get("stop_at_accuracy", 0))
@@ -110,7 +118,16 @@ class Reading:
 
 def read_runs(paths: Iterable[Path]) -> list[Reading]:
     """The runs in these directories: a run's own, or one that holds runs, as a sweep's does."""
-    return [read_run(folder) for path in paths for folder in run_folders(path)]
+    return [read_run(folder) for folder in all_run_folders(paths)]
+
+
+def all_run_folders(paths: Iterable[Path]) -> list[Path]:
+    """Those of every path, each once: somebody may name a run and the folder that holds it."""
+    found = {}
+    for path in paths:
+        for folder in run_folders(path):
+            found.setdefault(folder.resolve(), folder)
+    return list(found.values())
 
 
 def run_folders(path: Path) -> list[Path]:

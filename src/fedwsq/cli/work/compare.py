@@ -1,6 +1,7 @@
 """`fedwsq compare`: runs side by side."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ from fedwsq.report.layout import Row, laid_out
 from fedwsq.runs.lines import human_bytes, times_less
 from fedwsq.runs.reading import read_runs
 from fedwsq.transports.blame import printable
+
+WIDE = 240  # characters: a file has no edge at which lines must be broken
 
 
 def main(args: argparse.Namespace) -> int:
@@ -28,6 +31,8 @@ def main(args: argparse.Namespace) -> int:
         return 0
 
     console = plain_console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDE
     for head, *rows in parts:
         console.print(in_columns(head, rows))
     for note in notes:

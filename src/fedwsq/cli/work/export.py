@@ -16,7 +16,7 @@ def main(args: argparse.Namespace) -> int:
         require_folder(args.out)
     run = read_run(args.run)
     print(f"{len(run.rows)} rows are in {export(run, args.to, args.out)}")
-    lost = run.damaged_rows + run.missing_rows
-    if lost:
-        print(f"warning: {lost} rows of {run.folder} are lost or damaged", file=sys.stderr)
+    if run.lost_rows:
+        said = f"warning: rows of {run.folder} that are lost or damaged: {run.lost_rows}"
+        print(said, file=sys.stderr)
     return 0

@@ -89,6 +89,8 @@ def split(args: argparse.Namespace) -> None:
 
 def two_tensors(run: Path) -> dict[str, npt.NDArray[np.float32]]:
     """Updates of one tensor early in the model and one late, of all replies that were kept."""
+    if not is_run(run):
+        raise ConfigError(f"{run} is not a run directory; name one that fedwsq run made")
     kept = sorted(run.glob("messages/*.fwsq"))
     replies = [path for path in kept if REPLY.fullmatch(path.name)]
     if not replies:

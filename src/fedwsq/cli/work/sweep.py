@@ -138,6 +138,10 @@ class Overview:
             return f"{left} rounds left"
         seconds = left * (time.perf_counter() - self._began) / self._run_here
         minutes = round(seconds / 60)
+        if minutes < 1:
+            return "less than a minute left"
+        if minutes < 60:
+            return f"about {minutes} min left"
         return f"about {minutes // 60}:{minutes % 60:02} h left"
 
     def _say(self, text: str) -> None:

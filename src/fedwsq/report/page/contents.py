@@ -118,10 +118,10 @@ def contents(readings: Sequence[Reading]) -> Page:
 
 
 def _entry(number: int, group: Group) -> Entry:
-    seeds = f"seed {group.seeds[0]}" if len(group.runs) == 1 else f"{len(group.runs)} seeds"
-    going = sum(run.state != "finished" for run in group.runs)
-    if going:
-        seeds += f", {going} not at its end" if len(group.runs) > 1 else ", not at its end"
+    seeds = f"seed {group.seeds[0]}" if len(group.seeds) == 1 else f"{len(group.seeds)} seeds"
+    states = Counter(run.state for run in group.runs if run.state != "finished")
+    for state, number_of in states.items():
+        seeds += f", {number_of} {state}" if len(group.runs) > 1 else f", {state}"
     return Entry(number, text(group.label), seeds, look(number))
 
 
@@ -194,6 +194,7 @@ def _problems(run: Reading) -> list[str]:
 
 def _facts(groups: Sequence[Group], metric: str) -> list[Fact]:
     """The best score, and who got there with the fewest bytes; of runs that are at their end."""
+    target = usual_target(groups)
     groups = [group for group in groups if at_end(group)]
     facts = []
     scored = _means(groups, smoothed)
@@ -201,7 +202,6 @@ def _facts(groups: Sequence[Group], metric: str) -> list[Fact]:
         best = max(scored, key=lambda label: scored[label])
         value = score(scored[best], metric)
         facts.append(Fact(f"Highest {metric}, smoothed", value, text(best)))
-    target = usual_target(groups)
     if target is not None:
         sent = _means(groups, lambda run: bytes_to(run, target))
         what = f"Fewest bytes to {score(target, metric)}"
@@ -234,6 +234,8 @@ def _means(groups: Sequence[Group], of: Callable[[Reading], float | None]) -> di
 
 def _run(run: Reading, entry: Entry) -> RunEntry:
     done = run.rows[-1].round if run.rows else 0
+    # One whose settings are lost does not say how many rounds it was to have.
+    planned = f" of {run.rounds:,}" if run.settings else ""
     facts = run.facts
     made = [
         f"fedwsq {facts.fedwsq}" if facts.fedwsq else "",
@@ -245,7 +247,7 @@ def _run(run: Reading, entry: Entry) -> RunEntry:
     return RunEntry(
         name=text(run.name),
         state=run.state,
-        progress=f"round {done:,} of {run.rounds:,}, seed {run.seed}",
+        progress=f"round {done:,}{planned}, seed {run.seed}",
         label=entry.label,
         look=entry.look,
         problems=_problems(run),

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.report.page.render import render
-from fedwsq.runs.reading import Reading, read_run, run_folders
+from fedwsq.runs.reading import Reading, all_run_folders, read_run
 
 LOOPBACK = "127.0.0.1"
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]  # file, size, time of the last change
@@ -39,8 +39,7 @@ class Followed:
             return self._page[1]
 
     def _stamps(self) -> dict[Path, Stamp]:
-        folders = [folder for path in self.paths for folder in run_folders(path)]
-        return {folder: _stamp(folder) for folder in folders}
+        return {folder: _stamp(folder) for folder in all_run_folders(self.paths)}
 
     def _reading(self, folder: Path, stamp: Stamp) -> Reading:
         """Runs that are done need not be read again."""

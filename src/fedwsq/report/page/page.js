@@ -315,8 +315,15 @@ const ACTIONS = {
     key ? move(id, ...KEYS[key]) : reset(id);
   },
   async copy(button) {
-    await navigator.clipboard.writeText(button.previousElementSibling.textContent);
-    button.textContent = "Copied";
+    const code = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      // Browsers let a page write there only if it came from a file or over https.
+      getSelection().selectAllChildren(code);
+      button.textContent = "Selected";
+    }
     setTimeout(() => { button.textContent = "Copy"; }, 1500);
   },
 };

@@ -115,8 +115,12 @@ def measures(metric: str, target: float | None) -> list[Measure]:
 
 
 def usual_target(groups: Sequence[Group]) -> float | None:
-    """What the group came to that came to least: an accuracy that all of them reach."""
-    levels = [[plateau(run) for run in group.runs] for group in groups]
+    """What the group came to that came to least: an accuracy that all of them reach.
+
+    Groups that are not at their end will come to more; only where none is, they count.
+    """
+    ended = [group for group in groups if at_end(group)]
+    levels = [[plateau(run) for run in group.runs] for group in ended or groups]
     means = [fmean(x for x in each if x is not None) for each in levels if None not in each]
     return min(means, default=None)
 
