@@ -8,16 +8,17 @@ gives the same bits.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from fedwsq.analysis.subject import Options, Subject
-from fedwsq.core.errors import RunError
+from fedwsq.core.errors import MessageError, RunError
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Params
 from fedwsq.federation.site import Site
 from fedwsq.runs.directory import MESSAGES, model_before
-from fedwsq.wire import Kind, decode
+from fedwsq.wire import Kind, Message, Schema, decode
 
 CPU = torch.device("cpu")
 
@@ -57,25 +58,37 @@ def kept_numbers(subject: Subject) -> list[int]:
 def read_round(subject: Subject, site: Site, number: int, options: Options) -> KeptRound:
     folder = subject.folder / MESSAGES
     charter = subject.simulation.charter
-    body = (folder / f"round-{number}-broadcast.fwsq").read_bytes()
-    broadcast = decode(body, charter.schema, Kind.BROADCAST)
+    body_path = folder / f"round-{number}-broadcast.fwsq"
+    broadcast = read_message(body_path, charter.schema, Kind.BROADCAST)
     again = not charter.plan.uplink.lossless and can_train_again(subject)
     deltas: dict[int, Params] = {}
     for client in _clients(subject, number)[: options.clients]:
-        payload = (folder / f"round-{number}-client-{client}.fwsq").read_bytes()
-        reply = decode(payload, charter.schema)
+        reply = read_message(folder / f"round-{number}-client-{client}.fwsq", charter.schema)
         if reply.kind is not Kind.REPLY:
             continue
         if again:
             with one_thread():
                 task = site.task(reply.key)
-                start = site.receive(body).vectors
+                start = site.receive(body_path.read_bytes()).vectors
                 update, _ = charter.plan.algorithm.client_update(start, {}, task)
             deltas[client] = update.vectors["delta"]
         else:
             packets = reply.packets
             deltas[client] = charter.uplink.receive(packets, broadcast.states, reply.key)["delta"]
+    if not deltas:
+        raise RunError(
+            f"{folder} has no update of round {number} that can be read: replies are missing, or "
+            "hide what clients learned, as those of a secure sum do"
+        )
     return KeptRound(number, deltas, again or charter.plan.uplink.lossless)
+
+
+def read_message(path: Path, schema: Schema, kind: Kind | None = None) -> Message:
+    """A kept message; RunError, with its name, if it is missing or damaged."""
+    try:
+        return decode(path.read_bytes(), schema, kind)
+    except (OSError, MessageError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
 
 
 def can_train_again(subject: Subject) -> bool:

@@ -72,7 +72,8 @@ def draw_histogram(axes: Any, results: Results) -> None:
     colours = [f"C{number + len(results)}" for number in range(len(marks))]
     draw_strips(axes, marks, colours)
     title = f"{LEVEL_BITS}-bit levels of {', '.join(marks)} (from above)"
-    axes.set(title=title, xlabel="update / std", ylabel="density")
+    axes.set(xlabel="update / std", ylabel="density")
+    axes.set_title(title, fontsize="medium")
     axes.legend(fontsize="x-small", loc="lower center")
 
 
@@ -130,6 +131,12 @@ def draw_kurtosis(axes: Any, results: Results) -> None:
     axes.set(xlabel="round", ylabel="kurtosis, median over layers", yscale="log")
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("{x:g}")
+    whole_numbers(axes)
+
+
+def whole_numbers(axes: Any) -> None:
+    """There is no half of a round or of a layer."""
+    axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 def last_round(found: Found) -> Found:
@@ -148,17 +155,21 @@ def draw_drift(figure: Any, results: Results) -> None:
         norm.plot(numbers, [np.mean(each["norm"]) for each in alls], "o-", label=name)
     cosine.set(xlabel="round", ylabel="mean cosine to the mean update")
     norm.set(xlabel="round", ylabel="mean norm over the mean's")
+    whole_numbers(cosine)
+    whole_numbers(norm)
     cosine.legend(fontsize="small")
 
 
 def draw_gradients(figure: Any, results: Results) -> None:
-    """The shares along weight and ones, layer by layer."""
-    for axes, part in zip(figure.subplots(1, 2), ("weight", "ones"), strict=True):
+    """The shares along weight, ones and both, layer by layer."""
+    parts = {"weight": "along the weight", "ones": "along ones", "removed": "along both"}
+    for axes, (part, words) in zip(figure.subplots(1, 3), parts.items(), strict=True):
         for name, found in results.items():
             axes.plot(
                 [np.mean(layer[part]) for layer in found["layers"].values()], "o-", label=name
             )
-        axes.set(xlabel="convolution", ylabel=f"share of the squared gradient along {part}")
+        axes.set(xlabel="convolution", ylabel=f"share of the squared gradient {words}")
+        whole_numbers(axes)
     figure.axes[0].legend(fontsize="small")
 
 
@@ -166,13 +177,20 @@ def draw_scales(figure: Any, results: Results) -> None:
     """The median ratio and the code's error, round by round."""
     ratio, error = figure.subplots(1, 2)
     for name, found in results.items():
+        if not found["rounds"]:
+            continue  # a run without shared scales
         numbers = [int(number) for number in found["rounds"]]
         rows = found["rounds"].values()
         ratio.plot(numbers, [row["median"] for row in rows], label=name)
         error.plot(numbers, [row["quantization_error"] for row in rows], label=name)
     ratio.set(xlabel="round", ylabel="local over shared scale, median")
     error.set(xlabel="round", ylabel="squared error of the code")
-    ratio.legend(fontsize="small")
+    for axes in (ratio, error):
+        whole_numbers(axes)
+        if not axes.lines:
+            axes.text(0.5, 0.5, "no shared scales", ha="center", transform=axes.transAxes)
+    if ratio.lines:
+        ratio.legend(fontsize="small")
 
 
 PICTURES: dict[str, Draw] = {

@@ -6,6 +6,7 @@ from pathlib import Path
 from fedwsq.core.errors import ConfigError
 from fedwsq.plan import RecordPlan
 from fedwsq.runs.manifest import read_manifest
+from fedwsq.runs.reading import read_run
 from fedwsq.runs.run import Listener, Run, read_plan
 
 
@@ -30,3 +31,15 @@ def repeat(folder: Path, number: int, listener: Listener) -> Path:
         with Run.create(plan, again) as run:
             run.go([listener])
     return again
+
+
+def first_difference(folder: Path, again: Path) -> int | None:
+    """The first round whose weights are not those of the run; None if all are.
+
+    With the same versions on the same processor there is none.
+    """
+    before = {row.round: row.weights for row in read_run(folder).rows}
+    for row in read_run(again).rows:
+        if row.round in before and before[row.round] != row.weights:
+            return row.round
+    return None

@@ -13,7 +13,7 @@ from fedwsq.cli.work.partition import draw, planned_split
 from fedwsq.codecs import Float32
 from fedwsq.core.errors import ConfigError
 from fedwsq.report.figures import PANEL, draw_bits, draw_curves, draw_levels, grid_size, panels
-from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.checkpoint import newest_snapshot
 from fedwsq.runs.reading import is_run, read_runs
 from fedwsq.wire import decode
 
@@ -89,5 +89,5 @@ def two_tensors(run: Path) -> dict[str, npt.NDArray[np.float32]]:
 
 def tensor_names(run: Path) -> dict[str, str]:
     """What messages call `#0`, `#1` and so on, as the run's last checkpoint lists them."""
-    snapshot, _ = load_snapshot(run / "checkpoints")
+    snapshot, _ = newest_snapshot(run / "checkpoints")
     return {f"#{number}": name for number, name in enumerate(snapshot.server["params"])}
