@@ -20,7 +20,6 @@ from fedwsq.analysis.updates import at_equal_bytes, between, describe
 from fedwsq.cli import main
 from fedwsq.codecs.levels import levels, normal_error
 from fedwsq.core.errors import ConfigError, RunError
-from fedwsq.federation.owners import Batch
 from fedwsq.models import bake, standardize
 from fedwsq.report.page.findings import read_findings
 from fedwsq.runs import Run
@@ -115,7 +114,7 @@ def test_directions_are_as_long_as_the_filters_and_the_same_for_all_models(subje
 
 
 def test_any_model_has_a_landscape_and_a_curvature():
-    """On |w|^2 a step of a filters' lengths along a direction adds a^2 |w|^2, both ways together."""
+    """On |w|^2 a step of `a` lengths adds a^2 |w|^2, in the mean of both ways."""
     params = {"filters": torch.tensor([[3.0, 4.0], [5.0, 12.0]], dtype=torch.float64)}
 
     def squares(here):
@@ -127,7 +126,7 @@ def test_any_model_has_a_landscape_and_a_curvature():
     # The parts that are odd in the step cancel between opposite points.
     assert found["loss"][4][2] + found["loss"][0][2] == pytest.approx(2 * 194 * (1 + 4))
     model = standardize(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), rho=1.0)
-    batches = [Batch(torch.randn(6, 1, 4, 4), torch.arange(6) % 2)]
+    batches = [(torch.randn(6, 1, 4, 4), torch.arange(6) % 2)]
     before = model[0].weight.clone()
     tops = hessian.curvature(model, nn.functional.cross_entropy, batches, Options())
     assert {len(tops[each]["eigenvalues"]) for each in ("raw", "effective", "relative")} == {1}

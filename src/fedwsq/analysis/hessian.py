@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from fedwsq.analysis.subject import Found, Options, Subject
 from fedwsq.core.seeds import numpy_rng
 from fedwsq.core.threads import one_thread
-from fedwsq.federation.owners import Batch
 from fedwsq.models import bake
 from fedwsq.models.part import trainable
 from fedwsq.models.standardize import WSLayer
@@ -55,7 +54,7 @@ def analyze(subject: Subject, options: Options) -> Found:
 def curvature(
     network: nn.Module,
     criterion: OutputLoss,
-    batches: Sequence[Batch],
+    batches: Sequence[tuple[Tensor, Tensor]],
     options: Options,
     name: str = "model",
 ) -> Found:
@@ -93,7 +92,7 @@ class Curvature:
 
     network: nn.Module
     criterion: OutputLoss
-    batches: Sequence[Batch]
+    batches: Sequence[tuple[Tensor, Tensor]]
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -107,7 +106,7 @@ class Curvature:
         """The Hessian times a vector."""
         parameters = self.parameters
         along = unflatten(torch.from_numpy(vector), parameters)
-        count = sum(len(batch.y) for batch in self.batches)
+        count = sum(len(y) for _, y in self.batches)
         total = torch.zeros(self.size, dtype=torch.float64)
         with one_thread():
             for x, y in self.batches:
