@@ -224,7 +224,7 @@ def test_shares_of_a_gradient_by_hand():
     layer = nn.Conv1d(3, 1, 1, bias=False)
     layer.weight = nn.Parameter(torch.tensor([[[5.0], [-5.0], [0.0]]]))
     layer.weight.grad = torch.tensor([[[3.0], [1.0], [2.0]]])
-    assert shares(layer) == pytest.approx((2 / 14, 12 / 14))
+    assert shares(layer) == pytest.approx((2 / 14, 12 / 14, 1))  # a weight at right angles to ones
     layer.weight.grad.zero_()
     assert shares(layer) == (0.0, 0.0, 0.0)
 
