@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,14 +14,15 @@ from torch import nn
 from fedwsq.analysis import ANALYSES, Options, hessian, open_run
 from fedwsq.analysis.drift import against_mean
 from fedwsq.analysis.gradients import shares
-from fedwsq.analysis.kept import kept_rounds
+from fedwsq.analysis.kept import can_train_again, kept_rounds
 from fedwsq.analysis.landscape import direction, surface
-from fedwsq.analysis.repeat import first_difference
+from fedwsq.analysis.repeat import first_difference, repeat
 from fedwsq.analysis.updates import at_equal_bytes, between, describe
 from fedwsq.cli import main
 from fedwsq.codecs.levels import levels, normal_error
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.models import bake, standardize
+from fedwsq.plan import dump_plan, plan_digest
 from fedwsq.report.page.findings import read_findings
 from fedwsq.runs import Run
 from fedwsq.wire import decode
@@ -89,6 +91,19 @@ def test_methods_with_memory_have_updates_as_they_arrived(tmp_path):
     assert not kept.exact
     coded = next(iter(kept.deltas.values()))["stages.0.1.conv.weight"]
     assert len(coded.unique()) <= 16  # four bits
+
+
+def test_what_a_private_client_sent_cannot_be_had_again(subject, copied):
+    private = tiny(**{"aggregation": "uniform", "privacy.clip": 0.5, "privacy.noise": 0.01})
+    assert can_train_again(subject)
+    simulation = replace(subject.simulation, plan=private)
+    assert not can_train_again(replace(subject, simulation=simulation))
+    (copied / "config.toml").write_text(dump_plan(private))
+    manifest = json.loads((copied / "manifest.json").read_text())
+    manifest["config"] = plan_digest(private)
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match="with privacy, noise and who takes part are new"):
+        repeat(copied, 2, lambda row: None)
 
 
 def test_the_landscapes_centre_is_the_evaluated_loss(subject):
@@ -313,11 +328,19 @@ def test_messages_that_cannot_be_read_are_named(copied):
         list(kept_rounds(open_run(copied), QUICK))
     for path in whole:
         path.unlink()
-    with pytest.raises(RunError, match=r"has no update of round 1 that can be read"):
+    with pytest.raises(RunError, match=r"has no client's update of round 1: .* missing"):
         list(kept_rounds(open_run(copied), QUICK))
     (messages / "round-1-broadcast.fwsq").unlink()
     with pytest.raises(RunError, match=r"round-1-broadcast.fwsq cannot be read: .*No such file"):
         list(kept_rounds(open_run(copied), QUICK))
+
+
+def test_rounds_that_were_counted_have_no_updates_to_look_at(tmp_path, capsys):
+    settings = {"uplink.counts": True, "aggregation": "uniform", "record.rounds": [1], "rounds": 1}
+    with Run.create(tiny(**settings), tmp_path / "run", workers=1) as run:
+        run.go()
+    assert main(["analyze", str(tmp_path / "run"), "drift"]) == 2
+    assert "no message has what one client learned; look at a run" in capsys.readouterr().err
 
 
 def test_a_checkpoint_of_another_model_is_refused(copied):
@@ -389,7 +412,10 @@ def test_a_round_is_repeated_when_asked(finished, tmp_path, capsys):
     ("words", "says"),
     [
         (["hessian"], "no run to analyse"),
-        (["hesian", "."], "hesian is neither a run directory nor one of hessian, .* did you mean"),
+        (
+            ["hesian", "."],
+            "hesian is neither a run directory, .* nor one of hessian, .* did you mean",
+        ),
         ([".", "--points", "4"], "points is 4, must be odd"),
         ([".", "--points", "1"], "points is 1, must be odd, .* at least 3"),
         ([".", "--clients", "0"], "clients is 0, must be at least 1"),

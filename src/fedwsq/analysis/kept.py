@@ -34,6 +34,11 @@ class KeptRound:
 
 def kept_rounds(subject: Subject, options: Options) -> Iterator[KeptRound]:
     """The rounds that the run kept, in order; RunError if it kept none."""
+    if subject.plan.uplink.counts:
+        raise RunError(
+            f"{subject.folder} adds codes up as integers (uplink.counts or uplink.secure), so that "
+            "no message has what one client learned; look at a run without"
+        )
     numbers = kept_numbers(subject)
     if not numbers:
         raise RunError(
@@ -47,7 +52,9 @@ def kept_rounds(subject: Subject, options: Options) -> Iterator[KeptRound]:
 
 
 def kept_numbers(subject: Subject) -> list[int]:
-    """The rounds whose model before was kept, and so were their messages."""
+    """The rounds whose model before was kept, and so were the updates of their clients."""
+    if subject.plan.uplink.counts:
+        return []
     folder = subject.folder / MESSAGES
     names = [path.name for path in folder.glob("round-*-before.safetensors")]
     found = [re.fullmatch(r"round-(\d+)-before\.safetensors", name) for name in names]
@@ -77,8 +84,7 @@ def read_round(subject: Subject, site: Site, number: int, options: Options) -> K
             deltas[client] = charter.uplink.receive(packets, broadcast.states, reply.key)["delta"]
     if not deltas:
         raise RunError(
-            f"{folder} has no update of round {number} that can be read: replies are missing, or "
-            "hide what clients learned, as those of a secure sum do"
+            f"{folder} has no client's update of round {number}: its replies are missing"
         )
     return KeptRound(number, deltas, again or charter.plan.uplink.lossless)
 
@@ -95,7 +101,8 @@ def can_train_again(subject: Subject) -> bool:
     """Whether a client's work depends on nothing but the broadcast and its data."""
     plan = subject.plan
     remembers = plan.algorithm.init_client(subject.params) or plan.uplink.error_feedback
-    return not remembers and plan.downlink.mode == "model"
+    # Noise comes from nowhere that could be asked again, and belongs to what was sent.
+    return not remembers and plan.privacy is None and plan.downlink.mode == "model"
 
 
 def _clients(subject: Subject, number: int) -> list[int]:

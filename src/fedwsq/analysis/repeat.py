@@ -18,6 +18,11 @@ def repeat(folder: Path, number: int, listener: Listener) -> Path:
             'training.schedule = "published" depends on rounds, so a part of the run cannot be '
             f"repeated; run it again with record.rounds=[{number}]"
         )
+    if plan.privacy is not None:
+        raise ConfigError(
+            "with privacy, noise and who takes part are new each time, so the run cannot be "
+            f"repeated; start one with record.rounds=[{number}]"
+        )
     if not 1 <= number <= plan.rounds:
         raise ConfigError(f"--repeat is {number}, must be a round of the run, 1 to {plan.rounds}")
     again = folder / "analysis" / f"repeat-{number}"

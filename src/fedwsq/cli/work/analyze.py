@@ -113,7 +113,10 @@ def _possible(subject: Subject) -> list[str]:
     if kept_numbers(subject):
         return list(ANALYSES)
     missing = " and ".join(NEEDS_ROUNDS)
-    _note(f"{subject.folder}: no {missing}, it kept no rounds; repeat it up to one with --repeat")
+    why = "it kept no rounds; repeat it up to one with --repeat"
+    if subject.plan.uplink.counts:
+        why = "it adds codes up as integers, and no message has what one client learned"
+    _note(f"{subject.folder}: no {missing}, {why}")
     return [what for what in ANALYSES if what not in NEEDS_ROUNDS]
 
 
