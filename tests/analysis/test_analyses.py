@@ -336,7 +336,8 @@ def test_messages_that_cannot_be_read_are_named(copied):
 
 
 def test_rounds_that_were_counted_have_no_updates_to_look_at(tmp_path, capsys):
-    settings = {"uplink.counts": True, "aggregation": "uniform", "record.rounds": [1], "rounds": 1}
+    settings = {"uplink.counts": True, "uplink.bits": 1, "record.rounds": [1], "rounds": 1}
+    settings |= {"aggregation": "uniform"}
     with Run.create(tiny(**settings), tmp_path / "run", workers=1) as run:
         run.go()
     assert main(["analyze", str(tmp_path / "run"), "drift"]) == 2
