@@ -70,8 +70,8 @@ def drift(found: Row) -> Row:
 
 def gradients(found: Row) -> Row:
     layers = found["layers"].values()
-    shares = {part: np.mean([layer[part] for layer in layers]) for part in ("weight", "ones")}
-    return {"gradient_share": shares}
+    parts = ("weight", "ones", "removed")
+    return {"gradient_share": {part: np.mean([layer[part] for layer in layers]) for part in parts}}
 
 
 PARTS = {

@@ -4,21 +4,25 @@ import json
 import math
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from fedwsq.analysis import ANALYSES, Options, open_run
+from fedwsq.analysis import ANALYSES, Options, hessian, open_run
 from fedwsq.analysis.drift import against_mean
 from fedwsq.analysis.gradients import shares
-from fedwsq.analysis.kept import kept_rounds
-from fedwsq.analysis.landscape import direction
+from fedwsq.analysis.kept import can_train_again, kept_rounds
+from fedwsq.analysis.landscape import direction, surface
+from fedwsq.analysis.repeat import first_difference, repeat
 from fedwsq.analysis.updates import at_equal_bytes, between, describe
 from fedwsq.cli import main
 from fedwsq.codecs.levels import levels, normal_error
 from fedwsq.core.errors import ConfigError, RunError
+from fedwsq.models import bake, standardize
+from fedwsq.plan import dump_plan, plan_digest
 from fedwsq.report.page.findings import read_findings
 from fedwsq.runs import Run
 from fedwsq.wire import decode
@@ -38,6 +42,12 @@ def recorded(tmp_path_factory):
 @pytest.fixture(scope="module")
 def subject(recorded):
     return open_run(recorded[0])
+
+
+@pytest.fixture
+def copied(recorded, tmp_path):
+    """A copy of the run, to be spoilt."""
+    return shutil.copytree(recorded[0], tmp_path / "copy")
 
 
 def test_keeping_rounds_changes_nothing_else(recorded, finished):
@@ -83,6 +93,19 @@ def test_methods_with_memory_have_updates_as_they_arrived(tmp_path):
     assert len(coded.unique()) <= 16  # four bits
 
 
+def test_what_a_private_client_sent_cannot_be_had_again(subject, copied):
+    private = tiny(**{"aggregation": "uniform", "privacy.clip": 0.5, "privacy.noise": 0.01})
+    assert can_train_again(subject)
+    simulation = replace(subject.simulation, plan=private)
+    assert not can_train_again(replace(subject, simulation=simulation))
+    (copied / "config.toml").write_text(dump_plan(private))
+    manifest = json.loads((copied / "manifest.json").read_text())
+    manifest["config"] = plan_digest(private)
+    (copied / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match="with privacy, noise and who takes part are new"):
+        repeat(copied, 2, lambda row: None)
+
+
 def test_the_landscapes_centre_is_the_evaluated_loss(subject):
     found = ANALYSES["landscape"](subject, Options(examples=10**6, points=3))
     assert found["centre"] == found["loss"][1][1] == rows(subject.folder)[-1]["test_loss"]
@@ -105,6 +128,27 @@ def test_directions_are_as_long_as_the_filters_and_the_same_for_all_models(subje
         assert not torch.equal(direction(params, 0, 1)[name], found[name])
 
 
+def test_any_model_has_a_landscape_and_a_curvature():
+    """On |w|^2 a step of `a` lengths adds a^2 |w|^2, in the mean of both ways."""
+    params = {"filters": torch.tensor([[3.0, 4.0], [5.0, 12.0]], dtype=torch.float64)}
+
+    def squares(here):
+        return float(here["filters"].square().sum())
+
+    found = surface(params, squares, Options(points=5, reach=2.0))
+    assert found["steps"] == [-2.0, -1.0, 0.0, 1.0, 2.0]
+    assert found["centre"] == found["loss"][2][2] == 194
+    # The parts that are odd in the step cancel between opposite points.
+    assert found["loss"][4][2] + found["loss"][0][2] == pytest.approx(2 * 194 * (1 + 4))
+    model = standardize(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)), rho=1.0)
+    batches = [(torch.randn(6, 1, 4, 4), torch.arange(6) % 2)]
+    before = model[0].weight.clone()
+    tops = hessian.curvature(model, nn.functional.cross_entropy, batches, Options())
+    assert {len(tops[each]["eigenvalues"]) for each in ("raw", "effective", "relative")} == {1}
+    assert torch.equal(model[0].weight, before)  # and not the baked one
+    assert not torch.equal(bake(model)[0].weight, before)
+
+
 def test_curvature_of_a_run(subject):
     found = ANALYSES["hessian"](subject, QUICK)
     for coordinates in ("raw", "effective", "relative"):
@@ -112,6 +156,12 @@ def test_curvature_of_a_run(subject):
         assert top["converged"]
         assert top["eigenvalues"][0] > 0
         assert top["residuals"][0] < 0.05
+    assert (found["examples"], found["of_examples"]) == (40, 1438)
+
+
+def test_no_more_examples_are_claimed_than_there_are(subject, monkeypatch):
+    monkeypatch.setattr(hessian, "curvature", lambda *_: {})
+    assert ANALYSES["hessian"](subject, Options(examples=10**6))["examples"] == 1438
 
 
 def test_a_normal_layer_is_called_normal():
@@ -189,9 +239,39 @@ def test_shares_of_a_gradient_by_hand():
     layer = nn.Conv1d(3, 1, 1, bias=False)
     layer.weight = nn.Parameter(torch.tensor([[[5.0], [-5.0], [0.0]]]))
     layer.weight.grad = torch.tensor([[[3.0], [1.0], [2.0]]])
-    assert shares(layer) == pytest.approx((2 / 14, 12 / 14))
+    assert shares(layer) == pytest.approx((2 / 14, 12 / 14, 1))  # a weight at right angles to ones
     layer.weight.grad.zero_()
-    assert shares(layer) == (0.0, 0.0)
+    assert shares(layer) == (0.0, 0.0, 0.0)
+
+
+def test_of_a_plain_weight_the_plane_is_not_the_sum():
+    # Along (2, 1, 0), 7^2 / 5 = 9.8; along ones 12; along (1, 0, -1), the weight less its mean,
+    # (3 - 2)^2 / 2 = 0.5, and so 12.5 of 14 in the plane of both.
+    layer = nn.Conv1d(3, 1, 1, bias=False)
+    layer.weight = nn.Parameter(torch.tensor([[[2.0], [1.0], [0.0]]]))
+    layer.weight.grad = torch.tensor([[[3.0], [1.0], [2.0]]])
+    assert shares(layer) == pytest.approx((9.8 / 14, 12 / 14, 12.5 / 14))
+
+
+def test_what_is_removed_is_what_the_raw_gradient_lacks():
+    """Against autograd through the formula: |g| at the raw weight, freed of rho / std."""
+    torch.manual_seed(0)
+    raw = torch.randn(4, 2, 3, 3, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(5, 2, 6, 6, dtype=torch.float64)
+    rows = raw.flatten(1)
+    std = rows.std(1, keepdim=True)
+    weight = ((rows - rows.mean(1, keepdim=True)) / std).view(raw.shape)
+    (nn.functional.conv2d(x, weight) ** 3).sum().backward()
+    left = (raw.grad.flatten(1) * std).detach().square().sum()
+
+    layer = nn.Conv2d(2, 4, 3, bias=False).double()
+    layer.weight = nn.Parameter(weight.detach().clone())
+    (layer(x) ** 3).sum().backward()
+    found = shares(layer)
+    assert found.removed == pytest.approx(float(1 - left / layer.weight.grad.square().sum()))
+    assert found.weight + found.ones == pytest.approx(found.removed)  # at right angles
+    assert found.weight > 0.01
+    assert found.ones > 0.01
 
 
 def test_gradients_of_a_run(subject):
@@ -199,6 +279,8 @@ def test_gradients_of_a_run(subject):
     assert found["clients"] == [0, 1, 2]
     for layer in found["layers"].values():
         assert all(0 <= share <= 1 for share in layer["weight"] + layer["ones"])
+        # A standardized model: the two directions are at right angles.
+        assert layer["removed"] == pytest.approx(np.add(layer["weight"], layer["ones"]), abs=1e-4)
 
 
 def test_scales_are_those_of_the_rows(subject):
@@ -214,6 +296,59 @@ def test_scales_are_those_of_the_rows(subject):
 def test_a_run_that_kept_nothing_says_how_to_repeat_it(finished):
     with pytest.raises(RunError, match=r"kept no round .* record.rounds=.* --repeat"):
         list(kept_rounds(open_run(finished.folder), QUICK))
+
+
+def test_a_damaged_checkpoint_is_said_and_left_where_it_is(copied, capsys):
+    checkpoints = copied / "checkpoints"
+    last = checkpoints / "last.safetensors"
+    last.write_bytes(last.read_bytes()[:1000])
+    before = sorted(path.name for path in checkpoints.iterdir())
+    assert main(["analyze", str(copied), "scales"]) == 0
+    err = capsys.readouterr().err
+    assert re.search(r"last.safetensors is damaged .* model after round 2", err), err
+    assert sorted(path.name for path in checkpoints.iterdir()) == before
+
+
+def test_rows_that_cannot_be_read_are_left_out(copied, capsys):
+    path = copied / "rounds.jsonl"
+    path.write_text(path.read_text() + '{"round": 4, "test_l')  # of a run that goes on
+    assert main(["analyze", str(copied), "scales"]) == 0
+    path.unlink()
+    assert main(["analyze", str(copied), "scales"]) == 2
+    assert "rounds.jsonl has no rounds to look at" in capsys.readouterr().err
+
+
+def test_messages_that_cannot_be_read_are_named(copied):
+    messages = copied / "messages"
+    replies = sorted(messages.glob("round-1-client-*.fwsq"))
+    whole = {path: path.read_bytes() for path in replies if "order" not in path.name}
+    first = next(iter(whole))
+    first.write_bytes(whole[first][:100])
+    with pytest.raises(RunError, match=rf"{first.name} cannot be read: truncated: 100 bytes"):
+        list(kept_rounds(open_run(copied), QUICK))
+    for path in whole:
+        path.unlink()
+    with pytest.raises(RunError, match=r"has no client's update of round 1: .* missing"):
+        list(kept_rounds(open_run(copied), QUICK))
+    (messages / "round-1-broadcast.fwsq").unlink()
+    with pytest.raises(RunError, match=r"round-1-broadcast.fwsq cannot be read: .*No such file"):
+        list(kept_rounds(open_run(copied), QUICK))
+
+
+def test_rounds_that_were_counted_have_no_updates_to_look_at(tmp_path, capsys):
+    settings = {"uplink.counts": True, "uplink.bits": 1, "record.rounds": [1], "rounds": 1}
+    settings |= {"aggregation": "uniform"}
+    with Run.create(tiny(**settings), tmp_path / "run", workers=1) as run:
+        run.go()
+    assert main(["analyze", str(tmp_path / "run"), "drift"]) == 2
+    assert "no message has what one client learned; look at a run" in capsys.readouterr().err
+
+
+def test_a_checkpoint_of_another_model_is_refused(copied):
+    config = copied / "config.toml"
+    config.write_text(config.read_text().replace('name = "cnn"', 'name = "resnet8"'))
+    with pytest.raises(RunError, match="does not fit this run: its tensors are not those"):
+        open_run(copied)
 
 
 def test_the_command_writes_numbers_and_pictures(recorded, capsys, tmp_path):
@@ -243,6 +378,13 @@ def test_runs_stand_side_by_side(recorded, finished, capsys, tmp_path):
     assert lines[1].split()[1] != "run"
 
 
+def test_runs_of_a_directory_and_each_once(copied, capsys, tmp_path):
+    """A sweep's directory stands for its runs; what is named twice is looked at once."""
+    words = [str(tmp_path), str(copied), "scales", "scales", "--out", str(tmp_path / "out")]
+    assert main(["analyze", *words]) == 0
+    assert capsys.readouterr().out.count("median ratio") == 1
+
+
 def test_a_round_is_repeated_when_asked(finished, tmp_path, capsys):
     copy = tmp_path / "run"
 
@@ -254,16 +396,32 @@ def test_a_round_is_repeated_when_asked(finished, tmp_path, capsys):
     ]
     found = json.loads((copy / "analysis" / "drift.json").read_text())
     assert list(found["rounds"]) == ["2"]
+    assert first_difference(copy, again) is None
+    assert "other weights" not in capsys.readouterr().err
     assert main(["analyze", str(copy), "drift", "--repeat", "9"]) == 2
     assert "must be a round of the run, 1 to 3" in capsys.readouterr().err
+
+    # As another version or another processor might have left it.
+    lines = (copy / "rounds.jsonl").read_text().splitlines()
+    second = json.loads(lines[1]) | {"weights": "0" * 32}
+    (copy / "rounds.jsonl").write_text("\n".join([lines[0], json.dumps(second), lines[2], ""]))
+    assert main(["analyze", str(copy), "drift", "--repeat", "2"]) == 0
+    assert "round 2 came to other weights than then" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["hessian"], "no run to analyse"),
-        (["hesian", "."], "hesian is neither a run directory nor one of hessian, .* did you mean"),
+        (
+            ["hesian", "."],
+            "hesian is neither a run directory, .* nor one of hessian, .* did you mean",
+        ),
         ([".", "--points", "4"], "points is 4, must be odd"),
+        ([".", "--points", "1"], "points is 1, must be odd, .* at least 3"),
+        ([".", "--clients", "0"], "clients is 0, must be at least 1"),
+        ([".", "--tolerance", "nan"], "tolerance is nan, must be above 0 and below 1"),
+        ([".", "--reach", "inf"], "reach is inf, must be above 0 and finite"),
     ],
 )
 def test_what_cannot_be_analysed(words, says, capsys, in_empty_folder):

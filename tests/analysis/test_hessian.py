@@ -81,6 +81,32 @@ def test_a_small_model_has_the_eigenvalues_of_its_dense_hessian(change):
     assert found.eigenvalues == pytest.approx(expected, rel=1e-6)
 
 
+def test_a_standardized_model_against_the_formula_in_plain_operations():
+    """The Hessian of the raw weights, by autograd through mean and std and no code of ours."""
+    model = standardize(small(), rho=0.5, eps=1e-5)
+    weight, rest = model[0].weight, model[1:]
+    x = torch.cat([batch.x for batch in batches()])
+    y = torch.cat([batch.y for batch in batches()])
+
+    def loss(flat):
+        rows = flat.view(4, 9)
+        std = rows.std(1, keepdim=True)
+        filters = 0.5 * (rows - rows.mean(1, keepdim=True)) / (std + 1e-5)
+        outputs = nn.functional.conv2d(x, filters.view(weight.shape))
+        return nn.functional.cross_entropy(rest(outputs), y)
+
+    for p in rest.parameters():
+        p.requires_grad_(False)
+    with one_thread():
+        whole = torch.autograd.functional.hessian(loss, weight.detach().flatten()).numpy()
+    expected = np.linalg.eigvalsh(whole)[::-1][:3]
+    curvature = Curvature(model, CROSS_ENTROPY, batches())
+    found = top_eigenvalues(
+        curvature.product, curvature.size, Options(eigenvalues=3, tolerance=1e-8)
+    )
+    assert found.eigenvalues == pytest.approx(expected, rel=1e-6)
+
+
 def test_in_float32_it_is_well_within_a_percent():
     exact = np.linalg.eigvalsh(dense(small()))[-1]
     inputs = [Batch(batch.x.float(), batch.y) for batch in batches()]

@@ -62,13 +62,14 @@ def test_whoever_types_a_name_vouches_for_it(folder):
     assert (folder / "was_here").exists()
 
 
-def test_a_directory_that_names_code_is_not_resumed_unasked(folder, capsys):
+def test_a_directory_that_names_code_is_not_resumed_or_analysed_unasked(folder, capsys):
     words = ["my.toml", *TINY_WORDS, "--trust", "--out", "mine", "--workers", "1"]
     assert main(["run", *words]) == 0
     (folder / "was_here").unlink()
     del sys.modules["strange_code"]
     capsys.readouterr()
     assert refused(capsys, "resume", "mine", "rounds=4") == f"fedwsq: mine/config.toml {SAID}\n"
+    assert refused(capsys, "analyze", "mine", "scales") == f"fedwsq: mine/config.toml {SAID}\n"
     assert not (folder / "was_here").exists()
     assert main(["resume", "mine", "rounds=4", "--trust", "--workers", "1"]) == 0
     assert len(rows(folder / "mine")) == 4

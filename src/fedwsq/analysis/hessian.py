@@ -13,6 +13,7 @@ depend on them:
   filter-normalised landscape (Li et al., 2018) shows.
 """
 
+import copy
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,42 +27,57 @@ from torch import Tensor, nn
 from fedwsq.analysis.subject import Found, Options, Subject
 from fedwsq.core.seeds import numpy_rng
 from fedwsq.core.threads import one_thread
-from fedwsq.federation.owners import Batch
 from fedwsq.models import bake
 from fedwsq.models.part import trainable
 from fedwsq.models.standardize import WSLayer
-from fedwsq.training.losses import Criterion
 
 Vector: TypeAlias = NDArray[np.float64]
 Product: TypeAlias = Callable[[Vector], Vector]
+OutputLoss: TypeAlias = Callable[[Tensor, Tensor], Tensor]  # of outputs and targets, a mean
 FEWEST_PRODUCTS = 20  # as many vectors as Lanczos' method keeps, unless many values are wanted
 MOST_STEPS = 60  # of Lanczos' method, each of as many products as it keeps vectors
 
 
 def analyze(subject: Subject, options: Options) -> Found:
-    """The largest eigenvalues in each of the three coordinates."""
-    found: Found = {"examples": options.examples, "tolerance": options.tolerance}
+    """The largest eigenvalues in each of the three coordinates, of the run's own loss."""
     batches = list(subject.training_batches(options))
+    found: Found = {
+        "examples": sum(len(batch.y) for batch in batches),
+        "of_examples": subject.training_examples,
+        "tolerance": options.tolerance,
+        "seed": options.seed,
+    }
     criterion = subject.plan.training.criterion
-    raw = subject.network()
-    plain = bake(subject.network())
-    networks = {"raw": raw, "effective": plain, "relative": plain}
-    for coordinates, network in networks.items():
-        if coordinates == "effective" and not is_standardized(raw):
+    return found | curvature(subject.network(), criterion, batches, options, subject.name)
+
+
+def curvature(
+    network: nn.Module,
+    criterion: OutputLoss,
+    batches: Sequence[tuple[Tensor, Tensor]],
+    options: Options,
+    name: str = "model",
+) -> Found:
+    """The same of any model, at its weights and in its mode; the model stays as it is."""
+    found: Found = {}
+    plain = bake(copy.deepcopy(network))
+    networks = {"raw": network, "effective": plain, "relative": plain}
+    for coordinates, shaped in networks.items():
+        if coordinates == "effective" and not is_standardized(network):
             found["effective"] = found["raw"]  # a plain model computes with what it trains
             continue
-        curvature = Curvature(network, criterion, batches)
-        product: Product = curvature.product
+        loss = Curvature(shaped, criterion, batches)
         began = time.perf_counter()
-        product(np.zeros(curvature.size))
+        loss.product(np.zeros(loss.size))
         seconds = time.perf_counter() - began
         options.note(
-            f"{subject.name}: hessian, {coordinates} coordinates, "
+            f"{name}: hessian, {coordinates} coordinates, "
             f"{FEWEST_PRODUCTS} products or more of about {seconds:.1f} s"
         )
+        product: Product = loss.product
         if coordinates == "relative":
-            product = scaled(product, curvature.lengths())
-        top = top_eigenvalues(product, curvature.size, options)
+            product = scaled(product, loss.lengths())
+        top = top_eigenvalues(product, loss.size, options)
         found[coordinates] = top.as_json()
     return found
 
@@ -75,8 +91,8 @@ class Curvature:
     """The mean loss over some examples, as a function of a network's parameters."""
 
     network: nn.Module
-    criterion: Criterion
-    batches: Sequence[Batch]
+    criterion: OutputLoss
+    batches: Sequence[tuple[Tensor, Tensor]]
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -90,7 +106,7 @@ class Curvature:
         """The Hessian times a vector."""
         parameters = self.parameters
         along = unflatten(torch.from_numpy(vector), parameters)
-        count = sum(len(batch.y) for batch in self.batches)
+        count = sum(len(y) for _, y in self.batches)
         total = torch.zeros(self.size, dtype=torch.float64)
         with one_thread():
             for x, y in self.batches:

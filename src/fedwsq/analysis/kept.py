@@ -8,17 +8,18 @@ gives the same bits.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 from fedwsq.analysis.subject import Options, Subject
-from fedwsq.core.errors import RunError
+from fedwsq.core.errors import MessageError, RunError
 from fedwsq.core.files import mapped
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Key, Params
 from fedwsq.federation.site import Site
 from fedwsq.runs.directory import MESSAGES, model_before
-from fedwsq.wire import Kind, decode
+from fedwsq.wire import Kind, Message, Schema, decode
 
 CPU = torch.device("cpu")
 
@@ -34,6 +35,11 @@ class KeptRound:
 
 def kept_rounds(subject: Subject, options: Options) -> Iterator[KeptRound]:
     """The rounds that the run kept, in order; RunError if it kept none."""
+    if subject.plan.uplink.counts:
+        raise RunError(
+            f"{subject.folder} adds codes up as integers (uplink.counts or uplink.secure), so that "
+            "no message has what one client learned; look at a run without"
+        )
     numbers = kept_numbers(subject)
     if not numbers:
         raise RunError(
@@ -47,7 +53,9 @@ def kept_rounds(subject: Subject, options: Options) -> Iterator[KeptRound]:
 
 
 def kept_numbers(subject: Subject) -> list[int]:
-    """The rounds whose model before was kept, and so were their messages."""
+    """The rounds whose model before was kept, and so were the updates of their clients."""
+    if subject.plan.uplink.counts:
+        return []
     folder = subject.folder / MESSAGES
     names = [path.name for path in folder.glob("round-*-before.safetensors")]
     found = [re.fullmatch(r"round-(\d+)-before\.safetensors", name) for name in names]
@@ -58,13 +66,13 @@ def kept_numbers(subject: Subject) -> list[int]:
 def read_round(subject: Subject, site: Site, number: int, options: Options) -> KeptRound:
     folder = subject.folder / MESSAGES
     charter = subject.simulation.charter
-    body = mapped(folder / f"round-{number}-broadcast.fwsq")
-    broadcast = decode(body, charter.schema, Kind.BROADCAST)
+    body_path = folder / f"round-{number}-broadcast.fwsq"
+    broadcast = read_message(body_path, charter.schema, Kind.BROADCAST)
     again = not charter.plan.uplink.lossless and can_train_again(subject)
     deltas: dict[int, Params] = {}
     for client in _clients(subject, number)[: options.clients]:
         path = folder / f"round-{number}-client-{client}.fwsq"
-        reply = decode(mapped(path), charter.schema)
+        reply = read_message(path, charter.schema)
         if reply.kind is not Kind.REPLY:
             continue
         if reply.key != Key(charter.plan.seed, number, client):
@@ -72,20 +80,33 @@ def read_round(subject: Subject, site: Site, number: int, options: Options) -> K
         if again:
             with one_thread():
                 task = site.task(reply.key)
-                start = site.receive(bytes(body)).vectors
+                start = site.receive(bytes(mapped(body_path))).vectors
                 update, _ = charter.plan.algorithm.client_update(start, {}, task)
             deltas[client] = update.vectors["delta"]
         else:
             packets = reply.packets
             deltas[client] = charter.uplink.receive(packets, broadcast.states, reply.key)["delta"]
+    if not deltas:
+        raise RunError(
+            f"{folder} has no client's update of round {number}: its replies are missing"
+        )
     return KeptRound(number, deltas, again or charter.plan.uplink.lossless)
+
+
+def read_message(path: Path, schema: Schema, kind: Kind | None = None) -> Message:
+    """A kept message; RunError, with its name, if it is missing or damaged."""
+    try:
+        return decode(mapped(path), schema, kind)
+    except (OSError, MessageError) as error:
+        raise RunError(f"{path} cannot be read: {error}") from None
 
 
 def can_train_again(subject: Subject) -> bool:
     """Whether a client's work depends on nothing but the broadcast and its data."""
     plan = subject.plan
     remembers = plan.algorithm.init_client(subject.params) or plan.uplink.error_feedback
-    return not remembers and plan.downlink.mode == "model"
+    # Noise comes from nowhere that could be asked again, and belongs to what was sent.
+    return not remembers and plan.privacy is None and plan.downlink.mode == "model"
 
 
 def _clients(subject: Subject, number: int) -> list[int]:

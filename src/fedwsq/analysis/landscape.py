@@ -7,6 +7,7 @@ Directions depend on a tensor's name and shape alone, so models that are compare
 
 import math
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -29,33 +30,44 @@ def analyze(subject: Subject, options: Options) -> Found:
     batches = [test.batch(start) for start in starts]
     scorer = Scorer(subject.simulation.charter, CPU)
 
-    def loss(params: Params) -> float | None:
+    def loss(params: Params) -> float:
+        scorer.load(params)
+        return total(scorer.score(batch) for batch in batches).loss
+
+    found: Found = {"examples": sum(len(batch.y) for batch in batches), "data": test.name}
+    return found | surface(subject.params, loss, options, subject.name)
+
+
+def surface(
+    params: Params, loss: Callable[[Params], float], options: Options, name: str = "model"
+) -> Found:
+    """Any loss of named tensors, on a grid around them."""
+
+    def finite(here: Params) -> float | None:
         with one_thread():
-            scorer.load(params)
-            found = total(scorer.score(batch) for batch in batches).loss
+            found = float(loss(here))
         # Far out it may overflow, and JSON has no word for that.
         return found if math.isfinite(found) else None
 
     began = time.perf_counter()
-    centre = loss(subject.params)
+    centre = finite(params)
     foreseen = (time.perf_counter() - began) * options.points**2
     options.note(
-        f"{subject.name}: landscape of {options.points} x {options.points} points, "
-        f"about {foreseen:.0f} s"
+        f"{name}: landscape of {options.points} x {options.points} points, about {foreseen:.0f} s"
     )
-    along, across = (direction(subject.params, options.seed, axis) for axis in (0, 1))
+    along = direction(params, options.seed, 0)
+    across = direction(params, options.seed, 1)
     last = options.points - 1
     # Exactly 0 in the middle, whatever their number.
-    steps = [options.reach * (2 * k / max(last, 1) - (last > 0)) for k in range(options.points)]
-    surface = []
+    steps = [options.reach * (2 * k / last - 1) for k in range(options.points)]
+    losses = []
     for a in steps:
-        here = axpy(a, along, subject.params)
-        surface.append([loss(axpy(b, across, here)) for b in steps])
+        here = axpy(a, along, params)
+        losses.append([finite(axpy(b, across, here)) for b in steps])
     return {
-        "examples": sum(len(batch.y) for batch in batches),
-        "data": test.name,
+        "seed": options.seed,
         "steps": steps,
-        "loss": surface,
+        "loss": losses,
         "centre": centre,
         "seconds": time.perf_counter() - began,
     }
@@ -69,7 +81,7 @@ def direction(params: Params, seed: int, axis: int) -> Params:
             found[name] = torch.zeros_like(p)
             continue
         drawn = torch.randn(p.shape, generator=torch_rng(seed, "landscape", axis, name))
-        rows = drawn.flatten(1)
-        lengths = p.flatten(1).norm(dim=1, keepdim=True)
+        rows = drawn.to(p.dtype).flatten(1)
+        lengths = p.detach().flatten(1).norm(dim=1, keepdim=True)
         found[name] = (rows * (lengths / rows.norm(dim=1, keepdim=True))).view(p.shape)
     return found

@@ -77,7 +77,8 @@ def draw_histogram(axes: Any, results: Results) -> None:
     colours = [f"C{number + len(results)}" for number in range(len(marks))]
     draw_strips(axes, marks, colours)
     title = f"{LEVEL_BITS}-bit levels of {', '.join(marks)} (from above)"
-    axes.set(title=title, xlabel="update / std", ylabel="density")
+    axes.set(xlabel="update / std", ylabel="density")
+    axes.set_title(title, fontsize="medium")
     axes.legend(fontsize="x-small", loc="lower center")
 
 
@@ -160,13 +161,14 @@ def draw_drift(figure: Any, results: Results) -> None:
 
 
 def draw_gradients(figure: Any, results: Results) -> None:
-    """The shares along weight and ones, layer by layer."""
-    for axes, part in zip(figure.subplots(1, 2), ("weight", "ones"), strict=True):
+    """The shares along weight, ones and both, layer by layer."""
+    parts = {"weight": "along the weight", "ones": "along ones", "removed": "along both"}
+    for axes, (part, words) in zip(figure.subplots(1, 3), parts.items(), strict=True):
         for name, found in results.items():
             axes.plot(
                 [np.mean(layer[part]) for layer in found["layers"].values()], "o-", label=name
             )
-        axes.set(xlabel="convolution", ylabel=f"share of the squared gradient along {part}")
+        axes.set(xlabel="convolution", ylabel=f"share of the squared gradient {words}")
         whole_numbers(axes.xaxis)
     figure.axes[0].legend(fontsize="small")
 
@@ -175,15 +177,20 @@ def draw_scales(figure: Any, results: Results) -> None:
     """The median ratio and the code's error, round by round."""
     ratio, error = figure.subplots(1, 2)
     for name, found in results.items():
+        if not found["rounds"]:
+            continue  # a run without shared scales
         numbers = [int(number) for number in found["rounds"]]
         rows = found["rounds"].values()
         ratio.plot(numbers, [row["median"] for row in rows], label=name)
         error.plot(numbers, [row["quantization_error"] for row in rows], label=name)
     ratio.set(xlabel="round", ylabel="local over shared scale, median")
     error.set(xlabel="round", ylabel="squared error of the code")
-    whole_numbers(ratio.xaxis)
-    whole_numbers(error.xaxis)
-    ratio.legend(fontsize="small")
+    for axes in (ratio, error):
+        whole_numbers(axes.xaxis)
+        if not axes.lines:
+            axes.text(0.5, 0.5, "no shared scales", ha="center", transform=axes.transAxes)
+    if ratio.lines:
+        ratio.legend(fontsize="small")
 
 
 PICTURES: dict[str, Draw] = {

@@ -11,13 +11,13 @@ def analyze(subject: Subject, options: Options) -> Found:
     """Local over shared scale of every coded tensor, from the rows of the run."""
     rounds = {}
     for row in subject.rows:
-        ratios = row["scale_ratios"]
+        ratios = row.scale_ratios
         if not ratios:
             continue
-        rounds[str(row["round"])] = {
+        rounds[str(row.round)] = {
             "median": statistics.median(ratios.values()),
             "ratios": ratios,
-            "quantization_error": row["quantization_error"],
+            "quantization_error": row.quantization_error,
             "expected_error": expected_error(subject, list(ratios.values())),
         }
     return {"right_scale_error": expected_error(subject, [1.0]), "rounds": rounds}

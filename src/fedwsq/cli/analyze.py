@@ -19,6 +19,8 @@ WHAT, all by default:
 updates and drift need rounds that were kept (fedwsq run record.rounds=[1,10]), or --repeat.
 A run directory can name code outside the package, module:name; --trust runs it unasked.
 Numbers go to RUN/analysis/WHAT.json, pictures to WHAT.png in --out, runs side by side.
+RUN may also be a directory of runs, as a sweep's is. A run directory can name code outside the
+package, module:name; --trust runs it unasked.
 
 examples:
   fedwsq analyze runs/quickstart-1
@@ -47,6 +49,28 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     )
     parser.add_argument(
         "--points", type=int, default=11, help="of a landscape, each way; odd (default: 11)"
+    )
+    parser.add_argument(
+        "--reach",
+        type=float,
+        default=1.0,
+        help="of a landscape, in lengths of filters (default: 1)",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-3,
+        help="of eigenvalues, relative to them (default: 0.001)",
+    )
+    parser.add_argument(
+        "--clients",
+        type=int,
+        default=10,
+        metavar="N",
+        help="whose updates and gradients are looked at, at most (default: 10)",
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of examples and directions (default: 0)"
     )
     parser.add_argument(
         "--repeat", type=int, metavar="ROUND", help="run again up to a round, and look at that"

@@ -195,21 +195,14 @@ def finest_code(values: Floats, largest: float, budget: int) -> Found:
     """The finest step whose code has at most `budget` bytes; `ZEROS` when all would be zeros."""
     if largest == 0:
         return ZEROS
-    stride = 1
-    if len(values) > SAMPLE:
-        # Without the factors 2 and 3, of which kernels and channels are made.
-        stride = 6 * math.ceil(len(values) / SAMPLE / 6) + 1
+    stride = sample_stride(len(values))
     sample = np.ascontiguousarray(values[::stride])
-
-    # The entropy of N(0, s^2), log2(sqrt(2 pi e) s), less log2(step) is the rate, if it is high; s
-    # is from mean|x|. An octave of steps, 2^23, saves about one bit an element.
-    spread = math.sqrt(math.pi / 2) * float(np.abs(sample).mean(dtype=np.float64))
-    step = math.sqrt(2 * math.pi * math.e) * spread / 2 ** (8 * budget / len(values))
-    guess = Guess(bits_of(step), 2**23 * 8 / len(values))
+    guess = first_guess(sample, len(values), budget)
     if stride > 1:
         _, guess = search_step(Search(sample, stride, largest, budget), guess, rounds=12)
 
-    # What a tally cannot tell, a few bytes, is known once there is a code.
+    # What a tally cannot tell, a few bytes, is known once there is a code: then the search is for
+    # a little more or less `room` than the budget.
     best = ZEROS
     room = budget
     attempt = 0
@@ -222,14 +215,72 @@ def finest_code(values: Floats, largest: float, budget: int) -> Found:
         spare = budget - len(code)
         if spare >= 0 and (best is ZEROS or trial.step < best.step):
             best = Found(float(trial.step), code)
+        # Good enough, or tried often enough; without any code that fits it goes on.
         if best is not ZEROS and (attempt >= ATTEMPTS or 0 <= spare <= budget // CLOSE):
             return best
         corrected = budget - (len(code) - trial.size)
         if spare < 0:
-            corrected = min(corrected, room - 1)
+            corrected = min(corrected, room - 1)  # so that it ends
         if corrected == room:
             return best
         room = corrected
+
+
+def sample_stride(count: int) -> int:
+    """Every so many-th of `count` elements is enough to start a search with."""
+    if count <= SAMPLE:
+        return 1
+    # Without the factors 2 and 3, of which kernels and channels are made.
+    return 6 * math.ceil(count / SAMPLE / 6) + 1
+
+
+def first_guess(sample: Floats, count: int, budget: int) -> Guess:
+    """Where the step of `count` normal elements lies at this many bytes.
+
+    The entropy of N(0, s^2), log2(sqrt(2 pi e) s), less log2(step) is the rate, if it is high; s is
+    from mean|x|. An octave of steps, 2^23 in the bits of float32, saves about one bit an element.
+    """
+    spread = math.sqrt(math.pi / 2) * float(np.abs(sample).mean(dtype=np.float64))
+    step = math.sqrt(2 * math.pi * math.e) * spread / 2 ** (8 * budget / count)
+    return Guess(bits_of(step), 2**23 * 8 / count)
+
+
+@dataclass
+class Bracket:
+    """Two steps, as bits of float32, between which the finest that fits the budget lies."""
+
+    low: int  # too fine
+    high: int  # fits
+    # The bytes to spare at either end, negative at `low`; None until it was tried.
+    low_spare: float | None = None
+    high_spare: float | None = None
+    fitted: bool | None = None  # whether the last trial between two known ends did
+
+    def move_end(self, at: int, spare: int) -> None:
+        """A step was tried: it is the new end on its side."""
+        if spare >= 0:
+            self.high = at
+            self.high_spare = spare
+        else:
+            self.low = at
+            self.low_spare = spare
+
+    def between(self, wanted: float, fits: bool) -> int | None:
+        """Where `wanted` bytes are to spare on a straight line; None until both ends were tried.
+
+        `fits` is what the last trial did: where the same end moves twice, the other counts for half
+        (the Illinois way), or it would stay for ever.
+        """
+        if self.low_spare is None or self.high_spare is None:
+            return None
+        if fits == self.fitted:
+            if fits:
+                self.low_spare /= 2
+            else:
+                self.high_spare /= 2
+        self.fitted = fits
+        share = (self.high - self.low) * (wanted - self.low_spare)
+        return self.low + int(share / (self.high_spare - self.low_spare))
 
 
 def search_step(search: Search, guess: Guess, rounds: int) -> tuple[Trial | None, Guess]:
@@ -241,45 +292,34 @@ def search_step(search: Search, guess: Guess, rounds: int) -> tuple[Trial | None
     """
     budget = search.budget
     wanted = budget / CLOSE / 2
-    # `low` is too fine and `high` fits. From twice the largest value on, everything is 0.
-    low = max(bits_of(search.largest / FINEST), 1) - 1
-    high = bits_of(min(2 * search.largest, MAX_MAGNITUDE))
-    # The bytes to spare at either end, negative at `low`; None until it was tried.
-    low_spare: float | None = None
-    high_spare: float | None = None
-    best: Trial | None = None
-    finer: Trial | None = None  # the one at `low`
-    fitted: bool | None = None  # whether the last trial between two known ends did
+    # From twice the largest value on, everything is 0.
+    finest = max(bits_of(search.largest / FINEST), 1) - 1
+    coarsest = bits_of(min(2 * search.largest, MAX_MAGNITUDE))
+    bracket = Bracket(finest, coarsest)
+    best: Trial | None = None  # the finest that fits
+    finer: Trial | None = None  # the coarsest that does not
     at, slope = guess
     trial = 0
-    while high - low > 1:
+    while bracket.high - bracket.low > 1:
         trial += 1
-        at = min(max(at, low + 1), high - 1)
+        at = min(max(at, bracket.low + 1), bracket.high - 1)
         tried = search.attempt(at)
         spare = budget - tried.size
         fits = spare >= 0
+        bracket.move_end(at, spare)
         if fits:
-            high = at
-            high_spare = spare
             best = tried
         else:
-            low = at
-            low_spare = spare
             finer = tried
 
         close = 0 <= spare <= budget // CLOSE
-        if high_spare is not None and (close or trial >= rounds):
+        if best and (close or trial >= rounds):
             break
-        if low_spare is None or high_spare is None:
+        inside = bracket.between(wanted, fits)
+        if inside is None:
             at -= int(2 ** (trial - 1) * slope * (spare - wanted))
-            continue
-        if fits == fitted:  # the other end has stayed twice: let it count for less
-            if fits:
-                low_spare /= 2
-            else:
-                high_spare /= 2
-        fitted = fits
-        at = low + int((high - low) * (wanted - low_spare) / (high_spare - low_spare))
+        else:
+            at = inside
 
     if best and finer and finer.size > best.size:
         slope = (best.at - finer.at) / (finer.size - best.size)

@@ -49,16 +49,20 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
 
 
 def load_snapshot(folder: Path) -> tuple[Snapshot, str]:
-    """The newest checkpoint that is whole, and a warning when that is not the last one written."""
+    """The newest whole checkpoint to go on from, and a warning when it is not the last written."""
+    found, problems = newest_snapshot(folder)
+    if problems and (folder / LAST).exists():
+        # Else the next save would put the damaged one in place of this one.
+        os.replace(folder / LAST, folder / DAMAGED)
+    return found, problems
+
+
+def newest_snapshot(folder: Path) -> tuple[Snapshot, str]:
+    """The same for whoever only looks: nothing in the folder is changed."""
     problems: list[str] = []
     for name in (LAST, PREVIOUS):
         try:
-            found = read_checkpoint(folder / name)
-            if name == PREVIOUS and (folder / LAST).exists():
-                os.replace(
-                    folder / LAST, folder / DAMAGED
-                )  # else the next save would put it in place of this one
-            return found, "; ".join(problems)
+            return read_checkpoint(folder / name), "; ".join(problems)
         except FileNotFoundError:
             problems.append(f"{folder / name} is missing")
         except RunError as error:

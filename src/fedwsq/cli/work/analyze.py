@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +14,13 @@ from rich.table import Table
 from fedwsq.analysis import ANALYSES, Found, Options, Subject, open_run
 from fedwsq.analysis.kept import kept_numbers
 from fedwsq.analysis.pictures import PICTURES
-from fedwsq.analysis.repeat import repeat
+from fedwsq.analysis.repeat import first_difference, repeat
 from fedwsq.cli.plot import blank, save
 from fedwsq.cli.trust import trusting
-from fedwsq.core.errors import ConfigError, did_you_mean
+from fedwsq.core.errors import ConfigError, RunError, did_you_mean
 from fedwsq.core.files import write_atomically
 from fedwsq.core.threads import one_thread
-from fedwsq.runs.reading import is_run
+from fedwsq.runs.reading import run_folders
 
 NEEDS_ROUNDS = ("updates", "drift")
 HEIGHTS = {"landscape": 7, "updates": 8}  # of pictures, in inches; others have 4
@@ -29,48 +29,83 @@ Results = dict[str, dict[str, Found]]  # analysis -> run -> what was found
 
 def main(args: argparse.Namespace) -> int:
     """Analyse every run, write numbers as they come, draw and print all of them together."""
-    options = Options(args.examples, args.eigenvalues, points=args.points, note=_note)
+    options = Options(
+        examples=args.examples,
+        eigenvalues=args.eigenvalues,
+        tolerance=args.tolerance,
+        points=args.points,
+        reach=args.reach,
+        clients=args.clients,
+        seed=args.seed,
+        note=_note,
+    )
     folders, asked = _sorted_out(args.words)
     out = args.out or folders[0] / "analysis"
     out.mkdir(parents=True, exist_ok=True)
     results: Results = {}
     for folder in folders:
-        with trusting(folder / "config.toml", (), args.trust):
-            for what, found in analyses(folder, asked, args.repeat, options):
-                _write(folder / "analysis" / f"{what}.json", found)
-                results.setdefault(what, {})[_name(folder, results.get(what, {}))] = found
+        with _vouched(folder, args.trust):
+            found = _analyse(folder, asked, args.repeat, options)
+        for what, numbers in found.items():
+            runs = results.setdefault(what, {})
+            runs[_name(folder, runs)] = numbers
     Console(highlight=False, markup=False, emoji=False).print(table(results))
     _draw(results, out)
     return 0
 
 
-def analyses(
-    folder: Path, asked: list[str], number: int | None, options: Options
-) -> Iterator[tuple[str, Found]]:
-    """What is asked of one run, or all that is possible; `number`: a round to repeat it up to."""
-    subject = open_run(folder)
+def _analyse(
+    folder: Path, asked: list[str], again: int | None, options: Options
+) -> dict[str, Found]:
+    """What was found in one run, which is also written into its directory."""
+    subject = open_run(folder, _note)
     kept = subject
-    if number is not None:
-        again = repeat(folder, number, lambda row: _note(f"repeated round {row.round}"))
-        kept = replace(subject, folder=again)
+    if again is not None:
+        kept = replace(subject, folder=_repeated(folder, again))
+    results = {}
     for what in asked or _possible(kept):
         with one_thread():
             found = ANALYSES[what](kept if what in NEEDS_ROUNDS else subject, options)
-        yield what, found
+        _write(folder / "analysis" / f"{what}.json", found)
+        results[what] = found
+    return results
+
+
+def _repeated(folder: Path, number: int) -> Path:
+    again = repeat(folder, number, lambda row: _note(f"repeated round {row.round}"))
+    other = first_difference(folder, again)
+    if other is not None:
+        _note(
+            f"{folder}: repeated, round {other} came to other weights than then, as it may with "
+            "other versions or another processor; what is looked at is the repetition"
+        )
+    return again
+
+
+def _vouched(folder: Path, trust: bool) -> AbstractContextManager[None]:
+    config = folder / "config.toml"
+    # Without one it is no run to look into, which is said in better words later.
+    return trusting(config, (), trust) if config.exists() else nullcontext()
 
 
 def _sorted_out(words: list[str]) -> tuple[list[Path], list[str]]:
-    """Which words are runs and which are analyses."""
+    """Which words are runs, or hold some, and which are analyses; each of them once."""
     asked = [word for word in words if word in ANALYSES]
-    folders = [Path(word) for word in words if word not in ANALYSES]
-    if not folders:
+    paths = [Path(word) for word in words if word not in ANALYSES]
+    if not paths:
         raise ConfigError("no run to analyse; name a run directory: fedwsq analyze RUN hessian")
-    for folder in folders:
-        if not is_run(folder):
-            near = did_you_mean(str(folder), ANALYSES)
+    folders = []
+    for path in paths:
+        try:
+            folders += run_folders(path)
+        except RunError:
+            near = did_you_mean(str(path), ANALYSES)
             offer = ", ".join(ANALYSES)
-            raise ConfigError(f"{folder} is neither a run directory nor one of {offer}{near}")
-    return folders, asked
+            raise ConfigError(
+                f"{path} is neither a run directory, nor one that holds some, "
+                f"nor one of {offer}{near}"
+            ) from None
+    return list(dict.fromkeys(folders)), list(dict.fromkeys(asked))
 
 
 def _possible(subject: Subject) -> list[str]:
@@ -78,7 +113,10 @@ def _possible(subject: Subject) -> list[str]:
     if kept_numbers(subject):
         return list(ANALYSES)
     missing = " and ".join(NEEDS_ROUNDS)
-    _note(f"{subject.folder}: no {missing}, it kept no rounds; repeat it up to one with --repeat")
+    why = "it kept no rounds; repeat it up to one with --repeat"
+    if subject.plan.uplink.counts:
+        why = "it adds codes up as integers, and no message has what one client learned"
+    _note(f"{subject.folder}: no {missing}, {why}")
     return [what for what in ANALYSES if what not in NEEDS_ROUNDS]
 
 
@@ -122,7 +160,7 @@ def _hessian(found: Found) -> str:
         top = found[coordinates]
         value = max(top["eigenvalues"], default=float("nan"))
         tops.append(f"{coordinates} {value:.4g}{'' if top['converged'] else ' (not converged)'}")
-    return f"{', '.join(tops)}; {found['examples']} examples"
+    return f"{', '.join(tops)}; {found['examples']} of {found['of_examples']} examples"
 
 
 def _landscape(found: Found) -> str:
@@ -153,14 +191,23 @@ def _gradients(found: Found) -> str:
     layers = found["layers"].values()
     weight = np.mean([layer["weight"] for layer in layers])
     ones = np.mean([layer["ones"] for layer in layers])
-    return f"share along the weight {weight:.3f}, along ones {ones:.3f}"
+    removed = np.mean([layer["removed"] for layer in layers])
+    return (
+        f"share of the squared gradient along the weight {weight:.3f}, along ones {ones:.3f}, "
+        f"in the plane of both {removed:.3f}"
+    )
 
 
 def _scales(found: Found) -> str:
     rows = list(found["rounds"].values())
     if not rows:
         return "no shared scales in this run"
-    return f"median ratio {rows[0]['median']:.3f} at first, {rows[-1]['median']:.3f} at last"
+    said = f"median ratio {rows[0]['median']:.3f} at first, {rows[-1]['median']:.3f} at last"
+    costs = [row["expected_error"] for row in rows]
+    if None in costs:
+        return said
+    right = found["right_scale_error"]
+    return f"{said}; on normal data that loses {max(costs) / right:.3f} times as much at worst"
 
 
 LINES = {

@@ -25,7 +25,7 @@ from fedwsq.report.figures import (
     grid_size,
     panels,
 )
-from fedwsq.runs.checkpoint import load_snapshot
+from fedwsq.runs.checkpoint import newest_snapshot
 from fedwsq.runs.reading import is_run, read_runs
 from fedwsq.transports.blame import printable
 from fedwsq.wire import decode
@@ -114,5 +114,5 @@ def two_tensors(run: Path) -> dict[str, npt.NDArray[np.float32]]:
 
 def tensor_names(run: Path) -> dict[str, str]:
     """What messages call `#0`, `#1` and so on, as the run's last checkpoint lists them."""
-    snapshot, _ = load_snapshot(run / "checkpoints")
+    snapshot, _ = newest_snapshot(run / "checkpoints")
     return {f"#{number}": name for number, name in enumerate(snapshot.server["params"])}
