@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedwsq.core.errors import ConfigError, MessageError
+from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.tree import fingerprint
 from fedwsq.federation.hello import encode_hello
 from fedwsq.federation.simulation import simulate
@@ -18,8 +18,11 @@ from harness import tiny
 pytest.importorskip("cryptography", reason="needs the extra: pip install 'fedwsq[secure]'")
 pytest.importorskip("Crypto", reason="needs the extra: pip install 'fedwsq[secure]'")
 
+from fedwsq.federation.counting import Counting
+from fedwsq.federation.journal import Journal
 from fedwsq.federation.phases import VOTES
 from fedwsq.federation.tally import Tally
+from fedwsq.secure.keys import SimulatedKeys
 from fedwsq.secure.ring import pack, unpack
 
 CPU = torch.device("cpu")
@@ -32,11 +35,15 @@ def counting(secure, **overrides):
 
 
 class Leaky:
-    """Carries everything but the answers of some clients in some phases; remembers all bytes."""
+    """Carries everything but the answers of some clients in some phases; remembers all bytes.
 
-    def __init__(self, inner, gone=None):
+    `deaf` has those who do not even get the order.
+    """
+
+    def __init__(self, inner, gone=None, deaf=None):
         self.inner = inner
         self.gone = gone or {}
+        self.deaf = deaf or {}
         self.phases = []
         self.arrived = []
 
@@ -46,6 +53,7 @@ class Leaky:
             said = json.loads(decode(orders[0].head, None).text)
             phase = f"{said['phase']} {said.get('ballot', '')}".strip()
             self.phases.append(phase)
+        orders = [each for each in orders if each.key.client not in self.deaf.get(phase, ())]
         for answer in self.inner.dispatch(body, orders, deadline):
             if answer.key.client in self.gone.get(phase, ()):
                 continue
@@ -57,15 +65,15 @@ class Leaky:
         self.inner.close()
 
 
-def server_of(plan, tmp_path, gone=None):
+def server_of(plan, tmp_path, gone=None, deaf=None):
     simulation = simulate(plan)
-    transport = Leaky(simulation.serial(CPU, tmp_path / "clients"), gone)
+    transport = Leaky(simulation.serial(CPU, tmp_path / "clients"), gone, deaf)
     return simulation.server(transport, spill=tmp_path)
 
 
-def weights(plan, tmp_path, rounds=1, gone=None):
+def weights(plan, tmp_path, rounds=1, gone=None, deaf=None):
     tmp_path.mkdir(exist_ok=True)
-    server = server_of(plan, tmp_path, gone)
+    server = server_of(plan, tmp_path, gone, deaf)
     record = None
     for _ in range(rounds):
         record = server.step()
@@ -113,6 +121,21 @@ def test_who_drops_out_is_as_if_it_had_dropped_out_in_plain(phase, as_if, tmp_pa
     there, _ = weights(counting(False), tmp_path / "plain", gone={as_if: [client]})
     assert here == there
     # Whose ballot is in stays in the sum.
+    assert record.replied == (4 if as_if else 5)
+
+
+@pytest.mark.parametrize(
+    ("phase", "as_if"), [("consent 0", "votes"), ("reveal 0", None), ("consent 1", None)]
+)
+def test_who_was_out_of_reach_in_a_phase_is_out_or_in_as_a_whole(phase, as_if, tmp_path):
+    """Back again, who does not know whose spreads were summed cannot tell whom to share masks with:
+    it casts no vote.
+    """
+    plan = counting(True)
+    client = list(server_of(plan, tmp_path).sample(1))[2]
+    here, record = weights(plan, tmp_path / "masked", deaf={phase: [client]})
+    there, _ = weights(counting(False), tmp_path / "plain", gone={as_if: [client]})
+    assert here == there
     assert record.replied == (4 if as_if else 5)
 
 
@@ -208,7 +231,7 @@ def test_sums_are_what_decoded_updates_add_up_to():
         for _ in range(3)
     ]
     spreads = [tally.spreads(update) for update in updates]
-    agreed = tally.agreed([sum(each) for each in zip(*spreads, strict=True)])
+    agreed = tally.agreed([sum(each) for each in zip(*spreads, strict=True)], 3)
     assert all(scale == pytest.approx(1, rel=0.5) for scale in agreed.values())
     cast = [tally.votes(update, agreed, loss=0.5) for update in updates]
     words = [
@@ -229,7 +252,7 @@ def test_a_tensor_that_did_not_move_adds_nothing_and_a_forged_count_is_refused()
     charter = simulate(counting(False)).charter
     tally = Tally(charter.uplink, 3)
     still = {name: torch.zeros(shape) for name, shape in charter.schema.shapes.items()}
-    agreed = tally.agreed([3 * each for each in tally.spreads(still)])
+    agreed = tally.agreed([3 * each for each in tally.spreads(still)], 3)
     assert set(agreed.values()) == {0.0}
     cast = tally.votes(still, agreed, loss=0.0)
     words = [3 * np.asarray(each, np.uint32) for each in cast.words]
@@ -369,19 +392,152 @@ class TwoTongues:
         self.inner.close()
 
 
-def test_a_server_that_speaks_with_two_tongues_learns_no_sum(tmp_path):
-    simulation = simulate(counting(True))
+def two_tongues(tmp_path, gone=None):
+    """A server of that kind, and the one to whom it tells the truth."""
+    plan = counting(True)
+    simulation = simulate(plan)
+    client = next(iter(server_of(plan, tmp_path).sample(1)))
     site = simulation.site(CPU, tmp_path / "clients")
-    client = next(iter(server_of(counting(True), tmp_path).sample(1)))
-    transport = TwoTongues(Serial(site.answer), simulation.charter, client)
-    record = simulation.server(transport, spill=tmp_path).step()
-    assert record.replied == 0
-    assert any("does not hold" in why for why in record.failures.values())
+    gone = {phase: [client] for phase in gone or ()}
+    transport = TwoTongues(Leaky(Serial(site.answer), gone), simulation.charter, client)
+    return simulation.server(transport, spill=tmp_path), site, client
+
+
+def test_who_was_told_otherwise_than_the_others_is_in_no_sum(tmp_path):
+    server, site, client = two_tongues(tmp_path)
+    record = server.step()
+    assert record.replied == 4
+    assert "model and the scales that the others had" in record.failures[str(client)]
     # Nor does it help to ask the one again, for nothing: the difference would be its update.
-    again = transport.stilled(transport.votes[client])
+    tongues = server.transport
     with pytest.raises(MessageError, match="told otherwise than before"):
-        site.answer(b"", again)
-    assert site.answer(b"", transport.votes[client])
+        site.answer(b"", tongues.stilled(tongues.votes[client]))
+    assert site.answer(b"", tongues.votes[client])
+
+
+def test_a_server_that_counts_whom_it_told_otherwise_finds_noise(tmp_path, monkeypatch):
+    """Four of five signatures are enough, so it leaves out the one that would not hold."""
+    agreed_on = Counting._agreed_on
+    monkeypatch.setattr(Counting, "_agreed_on", lambda *args: agreed_on(*args[:2], dict(args[2])))
+    server, _, _ = two_tongues(tmp_path, gone=["consent 1"])
+    before = fingerprint(server.params)
+    record = server.step()
+    assert record.replied == 0
+    assert any("ballot was none" in why for why in record.failures.values())
+    assert fingerprint(server.params) == before
+
+
+class OtherModel:
+    """A server that has a client train once more, on another model, before it votes."""
+
+    def __init__(self, inner, site, charter, client):
+        self.inner = inner
+        self.site = site
+        self.charter = charter
+        self.client = client
+        self.spreads = None
+        self.refused = ""
+
+    def dispatch(self, body, orders, deadline=None):
+        mine = {order.key.client: order for order in orders}.get(self.client)
+        said = decode(mine.head, self.charter.schema) if mine else None
+        if said is not None and said.text and json.loads(said.text)["phase"] == "spreads":
+            self.spreads = self.other(body), mine
+        if said is not None and said.states:
+            try:
+                self.site.answer(*self.spreads)
+            except MessageError as error:
+                self.refused = str(error)
+        return self.inner.dispatch(body, orders, deadline)
+
+    def other(self, body):
+        """The same broadcast, with a tensor of zeros."""
+        message = decode(body, self.charter.schema)
+        name = self.charter.schema.names[0]
+        packet = message.packets["params"][name]
+        message.packets["params"][name] = packet._replace(code=bytes(len(packet.code)))
+        return encode(message, self.charter.schema)
+
+    def close(self):
+        self.inner.close()
+
+
+def test_a_client_votes_on_the_model_that_its_spreads_were_of(tmp_path):
+    plan = counting(True)
+    undisturbed, _ = weights(plan, tmp_path / "other")
+    simulation = simulate(plan)
+    site = simulation.site(CPU, tmp_path / "clients")
+    client = next(iter(server_of(plan, tmp_path).sample(1)))
+    transport = OtherModel(Serial(site.answer), site, simulation.charter, client)
+    server = simulation.server(transport, spill=tmp_path)
+    server.step()
+    assert "told otherwise than before" in transport.refused
+    assert fingerprint(server.params) == undisturbed
+
+
+@pytest.mark.parametrize(("gone", "replied"), [({}, 5), ({"votes": [None]}, 0)])
+def test_the_same_plan_begun_anew_unmasks_no_other_set(gone, replied, tmp_path):
+    """Another run of the same plan trains to the same updates: it is held to the same sets."""
+    plan = counting(True)
+    simulation = simulate(plan)
+    keys = SimulatedKeys(tmp_path)
+
+    def begin(gone):
+        site = simulation.site(CPU, tmp_path / str(len(list(tmp_path.iterdir()))))
+        site.keyring = keys
+        site.promises = tmp_path / "promises"
+        return simulation.server(Leaky(Serial(site.answer), gone))
+
+    first = begin({})
+    assert first.step().replied == 5
+    client = next(iter(first.sample(1)))
+    record = begin({phase: [client] for phase in gone}).step()
+    assert record.replied == replied
+    if not replied:
+        assert any("choose another seed" in why for why in record.failures.values())
+
+
+def test_why_a_client_could_not_train_stays_with_it(tmp_path):
+    plan = counting(True, algorithm="user_code:Flaky", **{"algorithm.round": 1})
+    _, record = weights(plan, tmp_path)
+    assert record.replied < 5
+    reasons = [why for why in record.failures.values() if "could not train" in why]
+    assert reasons
+    assert all("with uplink.secure it does not say why" in why for why in reasons)
+
+
+def test_an_update_that_is_not_finite_has_no_part_in_a_sum():
+    charter = simulate(counting(False)).charter
+    update = {name: torch.zeros(shape) for name, shape in charter.schema.shapes.items()}
+    update[charter.schema.names[-1]][0] = float("nan")
+    with pytest.raises(UpdateError, match="not finite"):
+        Tally(charter.uplink, 3).spreads(update)
+
+
+def test_sums_are_held_to_what_those_who_voted_can_cast():
+    """One of five dropped out: a fifth that moved is a forgery, and so is a loss beyond all."""
+    charter = simulate(counting(False)).charter
+    tally = Tally(charter.uplink, 5)
+    names = charter.schema.names
+    moved = [np.zeros(len(names), np.uint32), np.full(len(names), 5, np.uint8)]
+    with pytest.raises(MessageError, match="beyond what these clients can cast"):
+        tally.agreed(moved, 4)
+    still = {name: torch.zeros(shape) for name, shape in charter.schema.shapes.items()}
+    words = tally.votes(still, dict.fromkeys(names, 0.0), loss=128.0).words
+    fourfold = [4 * np.asarray(each, np.uint32) for each in words]
+    assert tally.counted(fourfold, dict.fromkeys(names, 0.0), 4).loss == 128
+    fourfold[-1][0] += 1
+    with pytest.raises(MessageError, match="somebody's ballot was none"):
+        tally.counted(fourfold, dict.fromkeys(names, 0.0), 4)
+
+
+def test_a_server_killed_while_it_opened_a_round_opens_it_again(tmp_path):
+    """Between making the folder and the attempt in it, or while it removed the one before."""
+    (tmp_path / "counting").mkdir()
+    (tmp_path / "counting" / "keys").write_bytes(b"of another attempt")
+    journal = Journal(tmp_path, b"round 2")
+    assert journal.phase("keys", lambda: {1: b"new"}) == {1: b"new"}
+    assert Journal(tmp_path, b"round 2").nonce == journal.nonce
 
 
 @pytest.mark.parametrize(
@@ -392,6 +548,10 @@ def test_a_server_that_speaks_with_two_tongues_learns_no_sum(tmp_path):
         ({"eval_clients": True}, "own examples"),
         ({"uplink.codec": {"name": "uq"}, "uplink.bits": 4}, "even steps"),
         ({"uplink.rest": "danuq8"}, "fixed-point"),
+        ({"uplink.bits": {"name": "per_client", "choices": [1, 2]}}, "different widths"),
+        ({"uplink.codec": {"name": "ecq"}}, "ecq at 1 bits"),
+        ({"uplink.codec": {"name": "danuq", "dequantize": "own"}}, "own scales"),
+        ({"aggregation": "error"}, "aggregation=uniform"),
         ({"aggregation": "examples"}, "aggregation=uniform"),
         ({"method": "scaffold", **ONE_BIT}, "scaffold needs more"),
         ({"method": "fedcm", **ONE_BIT}, "fedcm needs more"),

@@ -223,3 +223,11 @@ def test_a_message_of_another_app_is_refused():
     stray["fedwsq.work"]["on"] = [1]
     with pytest.raises(Malformed, match="on top of"):
         read_request(stray)
+
+
+def test_a_node_with_keys_sends_nothing_in_a_run_that_is_not_secure(tmp_path):
+    """The run's plan is the server's word: it could ask the same federation for plain updates."""
+    node = {"partition-id": 0, "num-partitions": 5, "keys": str(tmp_path)}
+    found = serve(RUN, node, hello(tiny()))
+    assert not any(found.payloads)
+    assert all("keys for secure sums" in reason for reason in found.reasons), found.reasons

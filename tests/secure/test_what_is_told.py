@@ -91,7 +91,8 @@ class Sessions:
         said = [keys.seal, *keys.pairs, *keys.commitments, keys.signature, *sent[WHO].values()]
         for ballot, layout in enumerate(self.layouts):
             words = self.updates[which][ballot]
-            cast = members[WHO].ballot(memories[WHO], ballot, layout, words)
+            casts = {c: members[c].ballot(memories[c], ballot, layout, words) for c in COHORT}
+            cast = casts[WHO]
             signed = {c: members[c].consent(memories[c], ballot, COHORT) for c in COHORT}
             reveals = {c: members[c].reveal(memories[c], ballot, signed) for c in COHORT}
             said += [pack(layout, cast), signed[WHO], *reveals[WHO].own.values()]

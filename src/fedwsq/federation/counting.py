@@ -1,6 +1,7 @@
 """A round that counts, at the server: two ballots, in plain or under masks, and their sums."""
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,9 +15,10 @@ from fedwsq.federation.bounds import bounded_sides
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.fold import Assignment, Before, Folded
 from fedwsq.federation.journal import Journal
-from fedwsq.federation.phases import VOTES, Phase, session_of
+from fedwsq.federation.phases import TOLD_BYTES, VOTES, Phase, session_of
 from fedwsq.federation.tally import Tally
 from fedwsq.secure import spoken
+from fedwsq.secure.member import Poll
 from fedwsq.secure.ring import Words, add, reduced, unpack, zeros
 from fedwsq.secure.teller import Teller
 from fedwsq.transports import Failure, Order, Transport, deadline_in
@@ -83,7 +85,7 @@ class Counting:
         spreads = self._cast(
             0, Phase.SPREADS, clients, lambda client: {"sealed": _hex(routed.get(client, {}))}
         )
-        agreed = self.tally.agreed(spreads.words)
+        agreed = self.tally.agreed(spreads.words, len(spreads.voted))
         sides: SideValues = {"delta": {}}
         for name in self.before.shared.get("delta", {}):
             sides["delta"][name] = [(agreed[name],)]
@@ -146,6 +148,7 @@ class Counting:
         for client, message in said.items():
             with self._blaming(client):
                 ballots[client] = self._read_ballot(message, phase)
+        told = self._agreed_on(said, ballots) if self.masked else ""
         voted = sorted(ballots)
         if not voted:
             raise MessageError("nobody cast a ballot")
@@ -178,7 +181,26 @@ class Counting:
             spoken.read_reveal,
             f"reveal-{number}",
         )
-        return Sum(self.teller.count(number, layout, ballots, reveals), voted)
+        poll = Poll(number, told)
+        return Sum(self.teller.count(poll, layout, ballots, reveals), voted)
+
+    def _agreed_on(self, said: Mapping[int, Message], ballots: dict[int, list[Words]]) -> str:
+        """What stands for all that these ballots were cast on. Masks of one that was cast on
+        something else cancel nobody's: it is taken out.
+        """
+        heard: dict[int, str] = {}
+        for client in list(ballots):
+            with self._blaming(client):
+                told = json.loads(said[client].text).get("told")
+                heard[client] = spoken.octets(told, TOLD_BYTES).hex()
+        ranked = Counter(heard.values()).most_common(1)
+        usual = ranked[0][0] if ranked else ""
+        for client in list(ballots):
+            if heard.get(client) != usual:
+                del ballots[client]
+                why = "its ballot is not cast on the model and the scales that the others had"
+                self.folded.failures.setdefault(client, why)
+        return usual
 
     def _read_ballot(self, message: Message, phase: Phase) -> list[Words]:
         said = spoken.octets(json.loads(message.text).get("ballot"))

@@ -49,6 +49,7 @@ class Journal:
             known = json.loads(path.read_bytes())
             if known["about"] == about:
                 return bytes.fromhex(known["nonce"])
+        if self.folder.exists():  # of another round, or of a server killed on this very page
             shutil.rmtree(self.folder)
         self.folder.mkdir()
         write_atomically(path, json.dumps({"about": about, "nonce": nonce.hex()}).encode())

@@ -10,6 +10,7 @@ from fedwsq.secure.session import Session
 from fedwsq.wire import Message
 
 BALLOTS = 2  # spreads, then votes
+TOLD_BYTES = 16  # of the digest that stands for what a ballot is cast on
 
 
 class Phase(StrEnum):

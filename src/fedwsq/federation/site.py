@@ -70,7 +70,8 @@ class Site:
 
     `store` is a folder for what clients remember; without one it ends with the site. `test` is the
     server's data, which only the workers of a simulation hold. `keyring` has the keys of secure
-    sums; those of a simulation are made here.
+    sums; those of a simulation are made here. `promises` is a folder that outlives runs, for what
+    clients consented to in such sums.
     """
 
     def __init__(
@@ -81,12 +82,14 @@ class Site:
         store: Path | None = None,
         test: TestData | None = None,
         keyring: "Keyring | None" = None,
+        promises: Path | None = None,
     ) -> None:
         self.charter = charter
         self.data = data
         self.device = device
         self.test = test
         self.keyring = keyring
+        self.promises = promises
         self.model = charter.model.network.to(device)
         self.way = way_down(charter.plan.downlink, charter.schema)
         self.scorer = Scorer(charter, device)
@@ -166,11 +169,12 @@ class Site:
             state = self._here(memory.algorithm) or algorithm.init_client(start["params"])
             update, state = algorithm.client_update(start, state, task)
         except Exception:
-            if privacy is None:
+            if not self._reserved:
                 raise
             # An error may quote the data.
+            what = "uplink.secure" if privacy is None else "privacy"
             raise UpdateError(
-                "the client could not train; with privacy it does not say why"
+                f"the client could not train; with {what} it does not say why"
             ) from None
         if privacy is None:
             return update, state
@@ -223,7 +227,8 @@ class Site:
             from fedwsq.federation.voter import open_voter
         except ImportError:
             raise ConfigError(NEEDS_SECURE) from None
-        return open_voter(self.charter, self.store.folder / "votes", self.keyring)
+        folder = self.store.folder / "votes"
+        return open_voter(self.charter, folder, self.keyring, self.promises)
 
     def _read_order(self, head: Opened, kind: Kind, received: Received) -> Message:
         """An order that belongs to the broadcast that came with it."""

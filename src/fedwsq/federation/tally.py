@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedwsq.codecs import Fixed
-from fedwsq.codecs.base import Packet, flat_values
+from fedwsq.codecs.base import Packet, finite_values, flat_values
 from fedwsq.codecs.packing import unpack
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Params, Rate
@@ -83,10 +83,11 @@ class Tally:
         return [Part(tensors, 32), Part(tensors, self.voters.bit_length())]
 
     def spreads(self, update: Params) -> list[Words]:
-        """How far each tensor of an update spreads."""
+        """How far each tensor of an update spreads; one that is not finite has no part in a sum."""
         logs = np.zeros(len(self.line.schema.names), np.uint32)
         moved = np.zeros(len(logs), np.uint32)
         for at, name in enumerate(self.line.schema.names):
+            finite_values(update[name], "a sum of counts")
             spread = self._spread(name, update[name])
             if spread > 0:
                 log = min(max(math.log2(spread), -LOG_RANGE), LOG_RANGE)
@@ -95,11 +96,11 @@ class Tally:
         parts = self.spread_layout
         return [logs.astype(parts[0].dtype), moved.astype(parts[1].dtype)]
 
-    def agreed(self, sums: Sequence[Words]) -> dict[str, float]:
+    def agreed(self, sums: Sequence[Words], voters: int) -> dict[str, float]:
         """The geometric mean of the spreads of those whose tensor moved; 0 where none did."""
         found: dict[str, float] = {}
         for name, log, moved in zip(self.line.schema.names, *sums, strict=True):
-            if moved > self.voters or log > moved * 2 * LOG_RANGE * LOG_STEPS:
+            if moved > voters or log > moved * 2 * LOG_RANGE * LOG_STEPS:
                 raise MessageError(f"the spread of {name} is beyond what these clients can cast")
             mean = 0.0
             if moved:
@@ -168,6 +169,11 @@ class Tally:
                 unanimous += int(np.count_nonzero((counts == 0) | (counts == most)))
                 elements += counts.size
         each = figures.astype(np.float64) / FIGURE_STEPS / voters
+        if each.max() > FIGURE_TOP:
+            raise MessageError(
+                f"a loss or an error of {each.max():g} on average, at most {FIGURE_TOP:g} can be "
+                "cast; somebody's ballot was none"
+            )
         return Counted(total, float(each[0]), float(each[1]), unanimous / max(1, elements))
 
     def _most(self, name: str) -> int:

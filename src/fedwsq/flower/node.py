@@ -85,10 +85,20 @@ class Node:
 
     @cached_property
     def site(self) -> Site:
+        self._require_secure()
         site = self._site()
         if self.plan.uplink.secure:
             site.keyring = self._keyring()
+            site.promises = self.memory / "promises"
         return site
+
+    def _require_secure(self) -> None:
+        """The plan may come from the server, which must not turn off what keys are there for."""
+        if self.home.keys and not self.plan.uplink.secure:
+            raise ConfigError(
+                "this node has keys for secure sums, and the run's plan does without "
+                "uplink.secure: nothing is sent; start the node without keys if it may be"
+            )
 
     def _keyring(self) -> "Keyring":
         if not self.home.keys:

@@ -106,9 +106,10 @@ def unseal(key: bytes, sealed: bytes, about: bytes) -> bytes:
 
 
 def write_identity(path: Path, identity: Identity) -> None:
-    """Readable by its owner alone."""
-    write_atomically(path, identity.secret.hex().encode() + b"\n")
-    path.chmod(0o600)
+    """Readable by its owner alone, and never written over another."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(identity.secret.hex().encode() + b"\n")
 
 
 def read_identity(path: Path) -> Identity:
@@ -188,10 +189,13 @@ def write_keys(folder: Path, clients: int) -> list[Path]:
     identities = {client: make_identity() for client in range(clients)}
     roster = {client: each.public for client, each in identities.items()}
     made: list[Path] = []
-    for client, identity in identities.items():
+    # All or none: keys of two rosters would know nothing of each other.
+    for client in identities:
         home = folder / f"client-{client}"
         if (home / key_name(client)).exists():
             raise ConfigError(f"{home} has a key already; choose another folder, or remove it")
+    for client, identity in identities.items():
+        home = folder / f"client-{client}"
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_identity(home / key_name(client), identity)
         write_roster(home / ROSTER, roster)

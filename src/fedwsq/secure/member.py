@@ -3,6 +3,7 @@
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from Crypto.Protocol.SecretSharing import Shamir
 
@@ -22,6 +23,13 @@ from fedwsq.secure.session import Session, set_digest
 
 PAIR = b"pair"  # purpose of the keys behind masks that two clients share
 SEAL = b"seal"  # and of those that shares travel under
+
+
+class Poll(NamedTuple):
+    """One ballot of a session: which, and what stands for all that it is cast on."""
+
+    number: int
+    told: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,9 +75,11 @@ class Memory:
     peers: dict[int, PublicKeys] = field(default_factory=dict)
     sealed: dict[int, bytes] = field(default_factory=dict)  # from whom, shares for this client
     own_shares: bytes = b""
+    sent: dict[int, bytes] = field(default_factory=dict)  # for whom, shares of this client
     consented: dict[int, list[int]] = field(default_factory=dict)  # ballot -> the set it signed
     told: dict[int, str] = field(default_factory=dict)  # ballot -> digest of what it was cast on
     cast: dict[int, str] = field(default_factory=dict)  # ballot -> digest of what was cast
+    training: str = ""  # stands for all that this round's update follows from
 
 
 def own_key(seed: bytes) -> bytes:
@@ -85,8 +95,8 @@ def commitment(seed: bytes) -> bytes:
 def consent_text(session: Session, ballot: int, clients: Collection[int], told: str) -> bytes:
     """What is signed before a set of clients is unmasked.
 
-    `told` stands for all that the server said before they cast their ballots. One that told one
-    client this and the others that, so that they would cast nothing, has no signatures that hold.
+    `told` stands for all that the server said before they cast their ballots: who was told
+    otherwise is noticed here. That it is in no sum, though it need not sign, is up to `pair_key`.
     """
     return session.about("consent", ballot, set_digest(list(clients)), told)
 
@@ -118,10 +128,17 @@ class Member:
         return PublicKeys(keys.seal, keys.pairs, keys.commitments, signature)
 
     def shares(self, memory: Memory, keys: Mapping[int, PublicKeys]) -> dict[int, bytes]:
-        """Shares of every secret, sealed for each neighbour that showed its keys."""
+        """Shares of every secret, sealed for each neighbour that showed its keys.
+
+        Asked again, a client gives the same: new ones would be sealed under the same keys.
+        """
         circle = self.session.circle(self.client)
         peers = {each: keys[each] for each in circle if each in keys and each != self.client}
         self._require_enough([self.client, *peers], "showed their keys")
+        if memory.sent:
+            if peers != memory.peers:
+                raise MessageError("other keys than those that came before in this session")
+            return memory.sent
         for peer, shown in peers.items():
             self._require_keys(peer, shown)
         memory.peers = peers
@@ -132,6 +149,7 @@ class Member:
         for peer in peers:
             key = self._seal_key(memory, peer, self.client, peer)
             sealed[peer] = seal(key, parts[peer], self._about_shares(self.client, peer))
+        memory.sent = sealed
         return sealed
 
     def hear(self, memory: Memory, number: int, told: str) -> None:
@@ -145,14 +163,19 @@ class Member:
         """The integers under the masks of this ballot, and of no others: two that differ would
         show by how much.
         """
+        peers = self._active(memory, number)
+        # Others give a client's own mask out: those that it shares are all that hides its ballot.
+        self._require_enough([self.client, *peers], "share masks with it")
         cast = words_digest(words)
         if memory.cast.setdefault(number, cast) != cast:
             raise MessageError("asked to cast another ballot under the masks of the one before")
         masked = [each.copy() for each in words]
         add(masked, mask(layout, own_key(memory.secrets[number].own)))
         pair = Exchange(memory.secrets[number].pair, PAIR)
-        for peer in self._active(memory, number):
-            key = pair_key(self.session, pair, memory.peers[peer].pairs[number], number)
+        poll = Poll(number, memory.told.get(number, ""))
+        for peer in peers:
+            public = memory.peers[peer].pairs[number]
+            key = pair_key(self.session, poll, pair, public, (self.client, peer))
             # One of the two adds what the other subtracts.
             add(masked, mask(layout, key), 1 if self.client < peer else -1)
         return reduced(layout, masked)
@@ -170,17 +193,18 @@ class Member:
     def consent(self, memory: Memory, number: int, clients: Sequence[int]) -> bytes:
         """Sign the set of clients that is to be unmasked: one set for each ballot, for good."""
         asked = sorted(clients)
-        before = memory.consented.setdefault(number, asked)
-        if before != asked:
-            raise MessageError(
-                f"asked to unmask another set of clients in round {self.session.round} than "
-                "the one signed before; together they would give a client away"
-            )
+        if number not in memory.cast:
+            raise MessageError("asked to unmask a ballot that this client has not cast")
         if self.client not in asked:
             raise MessageError("asked to unmask a sum that this client is not part of")
         if not set(asked) <= set(self.session.cohort):
             raise MessageError("asked to unmask clients that are not in this session")
         self._require_enough(asked, "voted")
+        if memory.consented.setdefault(number, asked) != asked:
+            raise MessageError(
+                f"asked to unmask another set of clients in round {self.session.round} than "
+                "the one signed before; together they would give a client away"
+            )
         return self.identity.sign(self._consent_text(memory, number, asked))
 
     def reveal(self, memory: Memory, number: int, signatures: Mapping[int, bytes]) -> Reveal:
@@ -268,6 +292,14 @@ class Member:
         return self.roster[client]
 
 
-def pair_key(session: Session, mine: Exchange, public: bytes, number: int) -> bytes:
-    """The key of the mask that two clients share in one ballot."""
-    return derive_key(mine.agree(public), session.about("mask", number))
+def pair_key(
+    session: Session, poll: Poll, mine: Exchange, public: bytes, clients: tuple[int, int]
+) -> bytes:
+    """The key of the mask that these two clients share in one ballot.
+
+    Two that were told different things have two keys, and masks that do not cancel: a server cannot
+    train one client on another model than the rest and find its update in their sum (Pasquini et
+    al., 2022). Nor do masks with two clients cancel where one shows the other's key for its own.
+    """
+    about = session.about("mask", poll.number, poll.told, sorted(clients))
+    return derive_key(mine.agree(public), about)

@@ -7,7 +7,7 @@ from Crypto.Protocol.SecretSharing import Shamir
 
 from fedwsq.core.errors import MessageError
 from fedwsq.secure.keys import SEED_BYTES, Exchange
-from fedwsq.secure.member import PAIR, PublicKeys, Reveal, commitment, own_key, pair_key
+from fedwsq.secure.member import PAIR, Poll, PublicKeys, Reveal, commitment, own_key, pair_key
 from fedwsq.secure.ring import Layout, Words, add, mask, reduced, zeros
 from fedwsq.secure.session import Session
 
@@ -42,7 +42,7 @@ class Teller:
 
     def count(
         self,
-        number: int,
+        poll: Poll,
         layout: Layout,
         ballots: Mapping[int, Sequence[Words]],
         reveals: Mapping[int, Reveal],
@@ -54,16 +54,16 @@ class Teller:
         total = zeros(layout)
         for client in voted:
             add(total, ballots[client])
-            seed = self._own_seed(client, number, reveals)
+            seed = self._own_seed(client, poll.number, reveals)
             add(total, mask(layout, own_key(seed)), -1)
         for client in set(before) - set(voted):
-            self._cancel_pairs(client, number, layout, total, reveals)
+            self._cancel_pairs(client, poll, layout, total, reveals)
         return reduced(layout, total)
 
     def _cancel_pairs(
         self,
         client: int,
-        number: int,
+        poll: Poll,
         layout: Layout,
         total: list[Words],
         reveals: Mapping[int, Reveal],
@@ -71,12 +71,13 @@ class Teller:
         """Take back the masks that others share with one who did not vote."""
         shares = {who: said.pair[client] for who, said in reveals.items() if client in said.pair}
         pair = Exchange(self._combine(client, shares), PAIR)
-        if pair.public != self.keys[client].pairs[number]:
+        if pair.public != self.keys[client].pairs[poll.number]:
             raise MessageError(f"the shares of client {client}'s key do not fit together")
         for peer in self.session.neighbours(client):
             if peer not in self.active:
                 continue
-            key = pair_key(self.session, pair, self.keys[peer].pairs[number], number)
+            public = self.keys[peer].pairs[poll.number]
+            key = pair_key(self.session, poll, pair, public, (client, peer))
             # The peer added it where its number is the lower one.
             add(total, mask(layout, key), -1 if peer < client else 1)
 

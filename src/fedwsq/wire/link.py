@@ -119,11 +119,17 @@ class Uplink(Link):
         if not self.counts:
             return
         what = "secure" if self.secure else "counts"
-        if not isinstance(self.bits, Fixed) or self.codec.steps(self.bits.bits) is None:
+        if not isinstance(self.bits, Fixed):
+            raise ConfigError(
+                f"{what} adds codes up, and codes of different widths do not add up; give all "
+                "clients the same, such as bits=1"
+            )
+        if self.codec.steps(self.bits.bits) is None:
             raise ConfigError(
                 f"{what} adds codes up, so all clients need the same even steps around one shared "
-                'scale: danuq at bits=1, or codec={ name = "danuq", levels = "even" } at other '
-                "widths, without band, own scales or scale_per"
+                f"scale, which {name_of(self.codec)} at {self.bits.bits:g} bits does not have as "
+                'it is set: use danuq at bits=1, or codec={ name = "danuq", levels = "even" } at '
+                "other widths, without band, own scales, scale_per or entropy coding"
             )
         if not isinstance(self.rest, Float32):
             raise ConfigError(
