@@ -107,7 +107,9 @@ def describe_method(settings: Settings) -> str:
     if not settings:
         return ""
     found = signature(settings)
-    name = _published().get(found)
+    down = str(settings.get("downlink.codec.name", FLOAT32))
+    # A method that codes its broadcasts is itself only where they are; any other is with both.
+    name = _published().get((found, down)) or _published().get((found, FLOAT32))
     if name is None:
         name = found.algorithm
         if found.standardize != "none":
@@ -119,16 +121,20 @@ def describe_method(settings: Settings) -> str:
     return f"{name} {describe_bits(settings)}"
 
 
-def describe_bits(settings: Settings) -> str:
+def describe_bits(settings: Settings, link: str = "uplink") -> str:
     """`4 bits`, or the name of the policy that grants them."""
-    policy = settings.get("uplink.bits.name")
+    policy = settings.get(f"{link}.bits.name")
     if policy != "fixed":
         return str(policy)
-    bits = settings.get("uplink.bits.bits")
+    bits = settings.get(f"{link}.bits.bits")
     return f"{bits:g} bits" if isinstance(bits, int | float) else f"{bits} bits"
 
 
 @cache
-def _published() -> dict[Signature, str]:
-    plans = {name: make_plan({"method": name}) for name in METHODS}
-    return {signature(dotted(plan_settings(plan))): name for name, plan in plans.items()}
+def _published() -> dict[tuple[Signature, str], str]:
+    """Methods by what makes them, and by the code of their broadcasts."""
+    found = {}
+    for name in METHODS:
+        settings = dotted(plan_settings(make_plan({"method": name})))
+        found[signature(settings), str(settings["downlink.codec.name"])] = name
+    return found
