@@ -1,9 +1,9 @@
 """Runs that differ in nothing but their seed, and short names that tell the groups apart."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from fedwsq.plan import METHODS, PLACES, make_plan, plan_settings
 from fedwsq.plan.read import Settings, dotted
@@ -12,6 +12,7 @@ from fedwsq.runs.reading import Reading
 # What may differ within a group. Precision changes weights in their last bits: it is flagged.
 WITHIN = ("seed", "checkpoint_every", "training.precision", *PLACES)
 FLOAT32 = "float32"
+Describe: TypeAlias = Callable[[Settings], str]
 
 
 @dataclass(frozen=True)
@@ -27,8 +28,12 @@ class Group:
         return tuple(run.seed for run in self.runs)
 
 
-def group_runs(runs: Iterable[Reading]) -> list[Group]:
-    """Groups in the order of their first runs. A run whose settings are lost has its own."""
+def group_runs(runs: Iterable[Reading], describe: Describe | None = None) -> list[Group]:
+    """Groups in the order of their first runs. A run whose settings are lost has its own.
+
+    `describe` says what settings are called, their method by default; what tells groups of one
+    name apart is added to it.
+    """
     found: dict[object, list[Reading]] = {}
     for run in runs:
         key: object = repr(sorted(shared_settings(run).items()))
@@ -36,7 +41,7 @@ def group_runs(runs: Iterable[Reading]) -> list[Group]:
             key = run.folder
         found.setdefault(key, []).append(run)
     members = list(found.values())
-    labels = _labels([shared_settings(each[0]) for each in members])
+    labels = _labels([shared_settings(each[0]) for each in members], describe or describe_method)
     groups = []
     for label, each in zip(labels, members, strict=True):
         ordered = sorted(each, key=lambda run: run.seed)
@@ -57,9 +62,9 @@ def differing(settings: Sequence[Settings]) -> list[str]:
     return [key for key in keys if len({repr(each.get(key)) for each in settings}) > 1]
 
 
-def _labels(groups: Sequence[Settings]) -> list[str]:
-    """The method of each, and what tells it from others of the same method."""
-    bases = [describe_method(settings) for settings in groups]
+def _labels(groups: Sequence[Settings], describe: Describe) -> list[str]:
+    """The name of each, and what tells it from others of the same name."""
+    bases = [describe(settings) for settings in groups]
     labels = []
     for base, settings in zip(bases, groups, strict=True):
         alike = [other for name, other in zip(bases, groups, strict=True) if name == base]

@@ -14,12 +14,19 @@ from fedwsq.runs.receipt import read_receipt
 from fedwsq.runs.verify import Differs, Verification
 from fedwsq.transports.blame import printable
 
+ELSEWHERE = (
+    "This need not be a fault: the receipt was made with what the warning names. Float arithmetic "
+    "is the same\nonly on the same kind of processor with the same versions; elsewhere hold the "
+    "accuracies side by side."
+)
+
 
 def main(args: argparse.Namespace) -> int:
     receipt = read_receipt(args.receipt)
     places = parse_overrides(args.words)
     verification = Verification(receipt, places, args.rounds, args.workers, args.device)
     console = plain_console()
+    warnings: list[str] = []
     with (
         sigterm_interrupts(),
         tempfile.TemporaryDirectory(prefix="fedwsq-verify-") as folder,
@@ -27,7 +34,8 @@ def main(args: argparse.Namespace) -> int:
     ):
         try:
             with verification.opened(Path(folder, "run"), args.checkpoint) as run:
-                for warning in verification.warnings(run):
+                warnings += verification.warnings(run)
+                for warning in warnings:
                     console.print(printable(f"warning: {warning}"), style="yellow")
                 task = bar.add_task("repeating", total=run.plan.rounds)
 
@@ -38,6 +46,8 @@ def main(args: argparse.Namespace) -> int:
                 verification.repeat(run, show)
         except Differs as error:
             console.print(printable(f"{args.receipt}: {error}"))
+            if warnings:
+                console.print(ELSEWHERE)
             return 1
     repeated = run.records
     console.print(
