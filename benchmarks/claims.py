@@ -2,70 +2,47 @@
 
     python benchmarks/claims.py [--write benchmarks/RESULTS.md]
 
-`claims.toml` has every claim with its sentence and the two sides of its comparison; a side is a
-method as `fedwsq compare` names it. Runs are compared where they differ in nothing else that
-matters (data, split, participation, model, rounds, local training), by their smoothed accuracy at
-the end, seed by seed. A comparison holds, or speaks against the claim, where the 95 % interval of
-the difference over seeds leaves 0 out; a single seed decides nothing. A claim holds if all its
-comparisons do, in part if some do, and does not if none does and at least one speaks against it.
+First bytes to accuracy (`lean.py`), with a figure beside the page; then every claim of
+`claims.toml`: its sentence and the two sides of its comparison, each a method as `fedwsq compare`
+names it. Runs are compared where they share data, split, participation, model, local training and
+broadcasts, after as many rounds as both have, by their smoothed accuracy, seed by seed. Over
+several seeds a comparison is for the claim, or against it, where the 95 % interval of the
+difference leaves 0 out (or the points that the claim allows); with one seed where it is more than
+two points. A claim holds if all its comparisons are for it, in part if some are, and does not hold
+here if none is and at least one is against it. Some claims are not about accuracy (`measured.py`).
 """
 
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
+import lean
 from evidence import unpacked
-from fedwsq.report.compare import smoothed, total_bytes
 from fedwsq.report.estimate import Estimate, estimate
-from fedwsq.report.groups import Group, describe_method, group_runs
 from fedwsq.runs.reading import Reading
+from kept import Percents, Side, by_setting, percents, setting_words, shown
+from measured import MEASURES
 from script import parser, report
 
 CLAIMS = Path(__file__).with_name("claims.toml")
-SAME = (
-    "data.name",
-    "data.clients",
-    "data.partition.name",
-    "data.partition.alpha",
-    "clients_per_round",
-    "model.name",
-    "rounds",
-    "training.epochs",
-    "training.lr",
-)
-SHOWN = {"data.name": "", "data.partition.alpha": "alpha ", "model.name": "", "rounds": "rounds "}
+ALONE = 2.0  # points that one seed may be off by: below, it takes several to tell
+PARTS = {"claim": "The paper's claims", "question": "Questions of our own"}
 Outcome = Literal["holds", "against", "undecided"]
 
 
 @dataclass(frozen=True)
-class Side:
-    """One method in one setting, over its seeds."""
-
-    group: Group
-
-    @property
-    def by_seed(self) -> dict[int, float]:
-        found = {run.seed: smoothed(run) for run in self.group.runs}
-        return {seed: 100 * value for seed, value in found.items() if value is not None}
-
-    @property
-    def megabytes(self) -> float:
-        runs = self.group.runs
-        return sum(total_bytes(row) for run in runs for row in run.rows) / len(runs) / 1e6
-
-
-@dataclass(frozen=True)
 class Compared:
-    """Two sides in the same setting."""
+    """Two sides in the same setting after the same number of rounds, of the seeds of both."""
 
     setting: str
     names: tuple[str, str]
-    left: Side
-    right: Side
-    within: float | None  # points that the left may be below; None: it must be above
+    left: Percents
+    right: Percents
+    bar: float  # points that the left must be above the right; below 0: may be below
 
     @property
     def difference(self) -> Estimate:
@@ -78,51 +55,55 @@ class Compared:
     @property
     def outcome(self) -> Outcome:
         found = self.difference
-        if found.half is None:
-            return "undecided"
-        bar = -(self.within or 0.0)
-        if found.mean - found.half > bar:
+        half = ALONE if found.half is None else found.half
+        if found.mean - half > self.bar:
             return "holds"
-        return "against" if found.mean + found.half < bar else "undecided"
-
-
-def groups_by_setting(runs: Sequence[Reading]) -> dict[tuple[str, ...], dict[str, Side]]:
-    """Sides by what they have in common, then by method."""
-    found: dict[tuple[str, ...], dict[str, Side]] = {}
-    for group in group_runs([run for run in runs if run.state == "finished"]):
-        key = tuple(str(group.settings.get(name, "")) for name in SAME)
-        # Two groups of one method in one setting differ in something else: the first is the plain.
-        found.setdefault(key, {}).setdefault(describe_method(group.settings), Side(group))
-    return found
+        return "against" if found.mean + half < self.bar else "undecided"
 
 
 def comparisons(
     claim: Mapping[str, Any], settings: Mapping[tuple[str, ...], Mapping[str, Side]]
 ) -> list[Compared]:
     found = []
-    for key, sides in settings.items():
-        for left, right in pairs(claim):
-            if left in sides and right in sides:
-                compared = Compared(
-                    _setting(key), (left, right), sides[left], sides[right], claim.get("within")
-                )
-                found.append(compared)
+    bar = claim.get("by", 0.0) - claim.get("within", 0.0)
+    for sides in settings.values():
+        for names in pairs(claim):
+            left, right = (sides.get(name) for name in names)
+            if left is None or right is None or not meant(claim, left):
+                continue
+            for rounds in lengths(left, right):
+                one, other = left.after(rounds), right.after(rounds)
+                seeds = one.keys() & other.keys()
+                setting = f"{setting_words(left.settings)}, {rounds} rounds"
+                mine = percents({seed: one[seed] for seed in sorted(seeds)})
+                theirs = percents({seed: other[seed] for seed in sorted(seeds)})
+                found.append(Compared(setting, names, mine, theirs, bar))
     return found
+
+
+def lengths(left: Side, right: Side) -> list[int]:
+    """After how many rounds both can be compared: where some seed of one of them ends."""
+    found = set()
+    for seed in left.runs.keys() & right.runs.keys():
+        ends = (left.runs[seed].rows[-1].round, right.runs[seed].rows[-1].round)
+        found.add(min(ends))
+    return sorted(found)
+
+
+def meant(claim: Mapping[str, Any], side: Side) -> bool:
+    """Whether a claim is about this setting: `only` has the values it is about."""
+    wanted = claim.get("only", {})
+    return all(side.settings.get(key) in values for key, values in wanted.items())
 
 
 def pairs(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Who is held against whom; `bits` of both at once, where a claim names several."""
+    meeting = claim.get("pairs") or product(claim.get("better", []), claim.get("than", []))
     found = []
-    for left in claim.get("better", []):
-        for right in claim.get("than", []):
-            for bits in claim.get("bits", [""]):
-                found.append((left.format(bits=bits), right.format(bits=bits)))
+    for left, right in meeting:
+        for bits in claim.get("bits", [""]):
+            found.append((left.format(bits=bits), right.format(bits=bits)))
     return found
-
-
-def _setting(key: Sequence[str]) -> str:
-    values = dict(zip(SAME, key, strict=True))
-    return ", ".join(f"{said}{values[name]}" for name, said in SHOWN.items() if values[name])
 
 
 def verdict(claim: Mapping[str, Any], found: Sequence[Compared]) -> str:
@@ -133,54 +114,74 @@ def verdict(claim: Mapping[str, Any], found: Sequence[Compared]) -> str:
         return "not run yet"
     holds = outcomes.count("holds")
     against = outcomes.count("against")
+    alone = sum(compared.difference.half is None for compared in found)
     counted = f"{holds} of {len(outcomes)} comparisons for it, {against} against it"
+    if alone:
+        counted += f"; {alone} of one seed"
     if holds == len(outcomes):
         return f"holds ({counted})"
     if holds:
         return f"holds in part ({counted})"
     if against:
         return f"does not hold here ({counted})"
-    return f"undecided ({counted}, the others within noise or of one seed)"
-
-
-def shown(found: Estimate | None) -> str:
-    if found is None:
-        return ""
-    if found.half is None:
-        return f"{found.mean:.2f} (one seed)"
-    return f"{found.mean:.2f} ± {found.half:.2f} ({found.count} seeds)"
+    return f"undecided ({counted}: within noise)"
 
 
 def table(found: Sequence[Compared]) -> str:
     if not found:
         return ""
-    text = "| setting | accuracy | against | difference | MB, both ways |\n|---|---|---|---|---|\n"
+    head = ("setting", "accuracy", "against", "difference", "MB up", "MB, both ways")
+    text = f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"
     for each in found:
-        left = f"{each.names[0]}: {shown(estimate(list(each.left.by_seed.values())))}"
-        right = f"{each.names[1]}: {shown(estimate(list(each.right.by_seed.values())))}"
-        sizes = f"{each.left.megabytes:.1f} and {each.right.megabytes:.1f}"
-        text += f"| {each.setting} | {left} | {right} | {shown(each.difference)} | {sizes} |\n"
+        cells = [
+            each.setting,
+            f"{each.names[0]}: {shown(each.left.mean)}",
+            f"{each.names[1]}: {shown(each.right.mean)}",
+            shown(each.difference),
+            f"{each.left.up_megabytes:.1f} and {each.right.up_megabytes:.1f}",
+            f"{each.left.megabytes:.1f} and {each.right.megabytes:.1f}",
+        ]
+        text += f"| {' | '.join(cells)} |\n"
     return f"\n{text}"
 
 
-def results(claims: Sequence[Mapping[str, Any]], runs: Sequence[Reading]) -> str:
-    settings = groups_by_setting(runs)
-    text = "# What holds of the paper's claims\n\n"
-    text += (
-        f"Written by `python benchmarks/claims.py --write benchmarks/RESULTS.md` from {len(runs)} "
-    )
-    text += (
-        "runs in `benchmarks/evidence`;\nits help says how a claim is judged. Any run is repeated "
-    )
-    text += (
-        "with `python benchmarks/evidence.py repeat NAME\ndata.root=DIR`. Accuracies are smoothed "
-    )
-    text += "ones in percent, intervals are of 95 % over seeds.\n"
-    for claim in claims:
-        found = comparisons(claim, settings)
-        text += f"\n## {claim['name']}\n\n> {claim['sentence']}\n> ({claim['where']})\n\n"
-        text += f"**{verdict(claim, found)}**\n{table(found)}"
+def answered(
+    claim: Mapping[str, Any],
+    settings: Mapping[tuple[str, ...], Mapping[str, Side]],
+    runs: Sequence[Reading],
+) -> str:
+    if "measure" in claim:
+        found = MEASURES[claim["measure"]](runs)
+        text = f"**{found.verdict}**\n"
+        return f"{text}\n{found.text}\n" if found.text else text
+    compared = comparisons(claim, settings)
+    return f"**{verdict(claim, compared)}**\n{table(compared)}"
+
+
+INTRODUCTION = """\
+# What holds, and what it costs
+
+Written by `python benchmarks/claims.py --write benchmarks/RESULTS.md` from {count} runs in
+`benchmarks/evidence`; its help says how a claim is judged. Any run is repeated with `python
+benchmarks/evidence.py repeat NAME data.root=DIR`. Accuracies are smoothed ones in percent,
+intervals are of 95 % over seeds.
+"""
+
+
+def results(asked: Mapping[str, Sequence[Mapping[str, Any]]], runs: Sequence[Reading]) -> str:
+    settings = by_setting(runs)
+    text = INTRODUCTION.format(count=len(runs))
+    text += lean.section(lean.scenes(runs))
+    for kind, title in PARTS.items():
+        text += f"\n## {title}\n"
+        for claim in asked[kind]:
+            text += f"\n### {claim['name']}\n\n> {claim['sentence']}\n> ({claim['where']})\n\n"
+            text += answered(claim, settings, runs)
     return text
+
+
+def read_claims() -> dict[str, list[dict[str, Any]]]:
+    return tomllib.loads(CLAIMS.read_text())
 
 
 def main() -> None:
@@ -188,7 +189,9 @@ def main() -> None:
     options.add_argument("--write", type=Path)
     args = options.parse_args()
     with unpacked() as runs:
-        report(results(tomllib.loads(CLAIMS.read_text())["claim"], runs), args.write)
+        report(results(read_claims(), runs), args.write)
+        if args.write is not None:
+            lean.draw(lean.scenes(runs), args.write.with_name(lean.FIGURE))
 
 
 if __name__ == "__main__":

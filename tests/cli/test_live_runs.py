@@ -59,6 +59,17 @@ def test_piped_output_is_one_plain_line_a_round_and_a_summary(capsys, tmp_path, 
     assert summary.weights in out
 
 
+def test_the_lean_method_codes_both_ways_and_says_so(capsys, tmp_path):
+    folder = tmp_path / "lean"
+    words = [*tiny_words(rounds=1), "method=fedwsq-lean", *ONE_WORKER, "--out", str(folder)]
+    assert main(["run", *words]) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert "fedacg; uplink ecq at 0.5 bits, downlink ecq at 2.5 bits;" in first
+    (row,) = rows(folder)
+    assert row["uplink_bytes_float32"] > 25 * row["uplink_bytes"]
+    assert row["downlink_bytes_float32"] > 10 * row["downlink_bytes"]
+
+
 def test_names_that_look_like_markup_are_printed_as_they_are(capsys, tmp_path):
     folder = tmp_path / "[red]a [/] :smile: b"
     assert main(["run", *tiny_words(rounds=1), *ONE_WORKER, "--out", str(folder)]) == 0

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedwsq.core.errors import ConfigError
-from fedwsq.models import MODELS, Staged, check_model, cnn, resnet8, resnet18
+from fedwsq.models import MODELS, Staged, check_model, cnn, resnet8, resnet18, resnet18_quarter
 
 
 def parameters(model: nn.Module) -> int:
@@ -41,13 +41,28 @@ def test_resnet8_parameters_by_hand():
     assert parameters(resnet8()) == stem + first + second + third + (64 * 10 + 10) == 78_042
 
 
+def test_the_quarter_resnet18_parameters_by_hand():
+    widths = (16, 32, 64, 128)
+    total = 9 * 3 * 16 + 2 * 16  # the stem
+    inputs = 16
+    for width in widths:
+        total += (9 * inputs * width + 2 * width) + 3 * (9 * width * width + 2 * width)
+        if inputs != width:
+            total += inputs * width + 2 * width  # the shortcut
+        inputs = width
+    assert parameters(resnet18_quarter()) == total + (128 * 10 + 10) == 701_466
+
+
 def test_cnn_parameters_by_hand():
     convs = 9 * 1 * 16 + 9 * 16 * 32 + 9 * 32 * 64
     norms = 2 * (16 + 32 + 64)
     assert parameters(cnn()) == convs + norms + (64 * 10 + 10) == 24_058
 
 
-@pytest.mark.parametrize(("name", "count"), [("cnn", 3), ("resnet8", 9), ("resnet18", 20)])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [("cnn", 3), ("resnet8", 9), ("resnet18_quarter", 20), ("resnet18", 20)],
+)
 def test_four_dimensional_parameters_are_the_convolutions(name, count):
     model, _ = build(name)
     four = {key for key, p in model.named_parameters() if p.ndim == 4}

@@ -6,7 +6,7 @@ import pytest
 from fedwsq.algorithms import FedAvg
 from fedwsq.algorithms.fedacg import FedACG
 from fedwsq.algorithms.server_opt import Adam, Momentum
-from fedwsq.codecs import Danuq, Fixed, Float32
+from fedwsq.codecs import Danuq, Danuq8, Ecq, Fixed, Float32
 from fedwsq.codecs.uq import Uq
 from fedwsq.core.errors import ConfigError
 from fedwsq.federation.server import first_snapshot
@@ -14,9 +14,11 @@ from fedwsq.federation.simulation import simulate
 from fedwsq.models import NoStandardization, WeightStandardization
 from fedwsq.plan import METHODS, dump_plan, load_plan, make_plan, methods_document
 
+ROOT = Path(__file__).parents[2]
+
 
 def test_the_document_is_up_to_date():
-    assert (Path(__file__).parents[2] / "docs" / "methods.md").read_text() == methods_document()
+    assert (ROOT / "docs" / "methods.md").read_text() == methods_document()
 
 
 def test_named_methods_are_compositions():
@@ -43,6 +45,27 @@ def test_named_methods_are_compositions():
         assert load_plan("cifar10", {"method": name}).aggregation == "uniform"
     for name in ("fedws", "fedwsq", "fedpaq", "fedhq+"):
         assert plans[name].algorithm == FedAvg()
+
+
+def test_the_lean_method_codes_weights_both_ways_and_the_rest_at_8_bits():
+    plan = load_plan("quickstart", ["method=fedwsq-lean"])
+    assert plan.algorithm == FedACG()
+    assert plan.model.standardize == WeightStandardization()
+    for link, bits in ((plan.uplink, 0.5), (plan.downlink, 2.5)):
+        assert (link.codec, link.bits) == (Ecq(), Fixed(bits))
+        assert (link.select, link.rest) == ("weights", Danuq8())
+    # As the case "lean" of the grid that it was found with.
+    grid = tomllib.loads((ROOT / "benchmarks" / "lean_grid.toml").read_text())
+    (case,) = (each for each in grid["cases"] if each["label"] == "lean")
+    spelled = {key: value for key, value in case.items() if key != "label"}
+    assert load_plan("quickstart", spelled) == plan
+
+
+def test_a_method_of_an_override_leaves_no_downlink_of_the_files_method_behind():
+    plan = make_plan({"method": "fedwsq-lean"}, {"method": "fedavg"})
+    assert plan == make_plan({"method": "fedavg"})
+    kept = make_plan({"downlink": {"codec": "ecq", "bits": 3}}, {"method": "fedavg"})
+    assert kept.downlink.bits == Fixed(3)  # what a file itself says stays
 
 
 def test_the_resolved_config_spells_a_method_out():

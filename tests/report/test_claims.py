@@ -1,17 +1,27 @@
 """Claims answered from kept runs: what is kept is a run, and an answer follows from its numbers."""
 
+import shutil
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from stories import tell
 
-from fedwsq.runs.reading import read_run
+from fedwsq.core.errors import RunError
+from fedwsq.plan import plan_settings
+from fedwsq.plan.grid import read_grid
+from fedwsq.plan.read import dotted
+from fedwsq.runs.reading import read_run, read_runs
+from fedwsq.runs.receipt import read_receipt
 from harness import TESTS
 
 sys.path.append(str(TESTS.parent / "benchmarks"))
 
 import claims
 import evidence
+import kept
+from measured import MEASURES
 
 CLAIM = {
     "name": "c",
@@ -23,6 +33,10 @@ CLAIM = {
 }
 
 
+def every_claim():
+    return [claim for part in claims.read_claims().values() for claim in part]
+
+
 def test_what_is_kept_is_the_run_without_its_weights(finished, tmp_path):
     path = evidence.keep(finished.folder, tmp_path / "kept")
     assert evidence.keep(finished.folder, tmp_path / "again").read_bytes() == path.read_bytes()
@@ -31,6 +45,57 @@ def test_what_is_kept_is_the_run_without_its_weights(finished, tmp_path):
         assert found.rows == read_run(finished.folder).rows
         assert found.summary == read_run(finished.folder).summary
         assert not list(found.folder.glob("*.safetensors"))
+
+
+def test_a_name_that_another_run_has_is_refused(finished, tmp_path, capsys):
+    other = Path(shutil.copytree(finished.folder, tmp_path / finished.folder.name))
+    evidence.keep(finished.folder, tmp_path / "kept")
+    receipt = read_receipt(other)
+    settings = receipt.settings.replace("seed = 0", "seed = 1")
+    (other / "receipt.json").write_text(replace(receipt, settings=settings).text())
+    with pytest.raises(RunError, match="is another run's; give this one a --prefix"):
+        evidence.keep(other, tmp_path / "kept")
+    path = evidence.keep(other, tmp_path / "kept", prefix="other_")
+    assert path.name == f"other_{other.name}.tar.xz"
+    with evidence.unpacked(tmp_path / "kept") as found:
+        assert len(found) == 2
+
+
+def test_what_is_not_finished_is_named_and_left_out(finished, tmp_path, capsys):
+    nothing = tmp_path / "nothing"
+    assert evidence.keep_finished([nothing, finished.folder], tmp_path / "kept") == 0
+    assert f"left out: {nothing} is not there" in capsys.readouterr().err
+    assert evidence.keep_finished([nothing], tmp_path / "kept") == 1
+
+
+def test_a_kept_run_is_repeated_from_its_receipt(finished, tmp_path, capfd):
+    name = evidence.keep(finished.folder, tmp_path).name.removesuffix(".tar.xz")
+    assert evidence.repeat(name, ["--rounds", "2", "--workers", "1"], tmp_path) == 0
+    assert "rounds 1 to 2 give the same packets and weights" in capfd.readouterr().out
+    with pytest.raises(RunError, match=f"did you mean {name}"):
+        evidence.repeat(f"{name}x", [], tmp_path)
+
+
+@pytest.mark.slow
+def test_a_committed_run_is_repeated_as_far_as_this_machine_is_like_the_one_it_is_from(capfd):
+    name = "digits_fedwsq-bits-4_seed-0"
+    code = evidence.repeat(name, ["--rounds", "3", "--workers", "1"])
+    said = " ".join(capfd.readouterr().out.split())
+    if code == 0:
+        assert "rounds 1 to 3 give the same packets and weights" in said
+    else:
+        assert "weights may differ in their last bits here" in said
+        assert "This need not be a fault" in said
+
+
+def test_every_committed_run_has_a_receipt_of_its_own_rows():
+    with evidence.unpacked() as found:
+        assert found
+        for run in found:
+            receipt = read_receipt(run.folder)  # checks its digest
+            assert receipt.weights == [row.weights for row in run.rows]
+            assert receipt.packets == [row.packets for row in run.rows]
+            assert receipt.settings == (run.folder / "config.toml").read_text()
 
 
 @pytest.fixture
@@ -66,17 +131,62 @@ def runs(finished):
         ([0.80, 0.70, 0.90], [0.82, 0.73, 0.92], 0, "does not hold here (0 of 1"),
         ([0.80, 0.70, 0.90], [0.82, 0.73, 0.92], 5, "holds (1 of 1"),
         ([0.85, 0.70, 0.90], [0.80, 0.73, 0.89], 0, "undecided (0 of 1"),
-        ([0.9], [0.1], 0, "undecided (0 of 1"),
+        ([0.9], [0.89], 0, "undecided (0 of 1"),  # one seed, less than two points
+        ([0.9], [0.87], 0, "holds (1 of 1 comparisons for it, 0 against it; 1 of one seed)"),
         ([0.9, 0.9], [], 0, "not run yet"),
     ],
 )
 def test_an_answer_follows_from_the_differences_of_seeds(runs, ours, theirs, within, expected):
-    settings = claims.groups_by_setting(runs(ours, theirs))
+    settings = kept.by_setting(runs(ours, theirs))
     claim = CLAIM | {"within": within}
     assert claims.verdict(claim, claims.comparisons(claim, settings)).startswith(expected)
 
 
+def test_longer_runs_are_compared_as_they_were(tmp_path):
+    """Three rounds of one against two of the other: after two."""
+    long = tell(tmp_path / "long", [0.1, 0.5, 0.9], method="fedws")
+    short = tell(tmp_path / "short", [0.1, 0.4])
+    settings = kept.by_setting(read_runs([long, short]))
+    (found,) = claims.comparisons({"better": ["fedws"], "than": ["fedavg"]}, settings)
+    assert found.setting.endswith("2 rounds")
+    assert found.difference.mean == pytest.approx(10)
+
+
+def test_a_claim_may_be_about_some_settings_alone(tmp_path):
+    for name, settings in {"ws": {"method": "fedws"}, "avg": {}}.items():
+        tell(tmp_path / name, [0.5], **settings)
+    found = kept.by_setting(read_runs(tmp_path.iterdir()))
+    claim = {"better": ["fedws"], "than": ["fedavg"]}
+    digits = {"data.name": ["digits"]}
+    assert len(claims.comparisons(claim | {"only": digits}, found)) == 1
+    assert not claims.comparisons(claim | {"only": {"data.name": ["cifar10"]}}, found)
+
+
+def test_what_is_unusual_about_a_side_is_in_its_name(tmp_path):
+    folder = tell(tmp_path / "run", [0.5], method="fedws", **{"model.standardize.rho": 0.1})
+    assert kept.side_name(read_run(folder).settings) == "fedws, rho 0.1"
+
+
+def test_every_claim_has_its_sentence_and_one_way_to_be_answered():
+    for claim in every_claim():
+        assert {"name", "sentence", "where"} <= set(claim)
+        ways = [bool(claims.pairs(claim)), "measure" in claim, "untestable" in claim]
+        assert ways.count(True) == 1, claim["name"]
+        assert claim.get("measure", "faster") in MEASURES
+
+
+def test_every_side_of_a_claim_is_what_some_plan_is_called():
+    """A side that nothing is called would be "not run yet" for ever."""
+    known = set()
+    for grid in sorted(claims.CLAIMS.parent.glob("*_grid.toml")):
+        for cell in read_grid([str(grid)]).cells():
+            known.add(kept.side_name(dotted(plan_settings(cell.plan))))
+    for claim in every_claim():
+        for pair in claims.pairs(claim):
+            assert set(pair) <= known, claim["name"]
+
+
 def test_the_page_is_what_the_kept_runs_say():
     with evidence.unpacked() as found:
-        text = claims.results(claims.tomllib.loads(claims.CLAIMS.read_text())["claim"], found)
+        text = claims.results(claims.read_claims(), found)
     assert (claims.CLAIMS.parent / "RESULTS.md").read_text() == text

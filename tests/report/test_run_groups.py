@@ -3,6 +3,8 @@
 import shutil
 from pathlib import Path
 
+from fedwsq.plan import make_plan, plan_settings
+from fedwsq.plan.read import dotted
 from fedwsq.report.groups import describe_method, group_runs
 from fedwsq.runs.reading import read_runs
 
@@ -60,3 +62,12 @@ def test_what_has_no_name_is_described_by_its_parts():
         "uplink.bits.name": "per_round",
     }
     assert describe_method(settings) == "fedacg + ws, eden per_round"
+
+
+def test_a_method_that_codes_its_broadcasts_is_itself_only_where_they_are():
+    lean = dotted(plan_settings(make_plan({"method": "fedwsq-lean"})))
+    assert describe_method(lean) == "fedwsq-lean 0.5 bits"
+    up_alone = {**lean, "downlink.codec.name": "float32"}
+    assert describe_method(up_alone) == "fedacg + ws, ecq 0.5 bits"
+    wsq = dotted(plan_settings(make_plan({"method": "fedwsq"})))
+    assert describe_method({**wsq, "downlink.codec.name": "ecq"}) == "fedwsq 4 bits"

@@ -110,6 +110,16 @@ def test_another_machine_is_a_warning(copy, capsys):
     assert "cpu was an abacus and is" in capsys.readouterr().out
 
 
+def test_a_difference_on_another_machine_need_not_be_a_fault(copy, capsys):
+    receipt = read_receipt(copy)
+    environment = {**receipt.environment, "cpu": "an abacus"}
+    weights = ["f" * 32, *receipt.weights[1:]]
+    assert verify(forged(copy, environment=environment, weights=weights)) == 1
+    out = capsys.readouterr().out
+    assert "round 1 differs first" in out
+    assert "This need not be a fault" in out
+
+
 @pytest.mark.parametrize("method", ["fedavg", "feddyn"])
 def test_from_a_checkpoint_only_the_rounds_after_it_are_repeated(tmp_path, capsys, method):
     folder = tmp_path / "run"

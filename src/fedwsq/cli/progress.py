@@ -16,7 +16,7 @@ from fedwsq.cli.bar import columns, fitted, room
 from fedwsq.core.errors import RunError, disk_trouble
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import plan_settings
-from fedwsq.plan.read import dotted
+from fedwsq.plan.read import Settings, dotted
 from fedwsq.report.trackers import TRACKERS, Subject
 from fedwsq.runs import Run, Summary
 from fedwsq.runs.failures import LOG, ClientFailed
@@ -197,20 +197,26 @@ def describe(run: Run) -> str:
     if standardize != "none":
         model += f" with {standardize}"
 
-    uplink = named["uplink"]["codec"]["name"]
-    bits = named["uplink"]["bits"]
-    if bits["name"] == "fixed":
-        uplink += f" at {bits['bits']:g} bits"
-    else:
-        uplink += f", {bits['name']}"
+    traffic = f"uplink {_code(named['uplink'])}"
+    # In float32 unless somebody asked for less.
+    if named["downlink"]["codec"]["name"] != "float32":
+        traffic += f", downlink {_code(named['downlink'])}"
 
     machine = run.machine
     workers = "worker" if machine.workers == 1 else "workers"
     return (
         f"{plan.data.load.name}, {plan.data.clients} clients, {plan.clients_per_round} a round; "
-        f"{model}; {named['algorithm']['name']}; uplink {uplink}; "
+        f"{model}; {named['algorithm']['name']}; {traffic}; "
         f"{machine.workers} {workers}, {machine.device.type}, {plan.training.precision}"
     )
+
+
+def _code(link: Settings) -> str:
+    """`ecq at 0.5 bits`, or the policy in place of the bits."""
+    bits = link["bits"]
+    if bits["name"] == "fixed":
+        return f"{link['codec']['name']} at {bits['bits']:g} bits"
+    return f"{link['codec']['name']}, {bits['name']}"
 
 
 def summary_table(run: Run, summary: Summary) -> Table:

@@ -184,7 +184,7 @@ class Tally:
 
     def require_spreads(self, words: Sequence[Words]) -> None:
         """Refuse what no client casts in the first ballot."""
-        Tally(self.line, 1).agreed(words)
+        self.agreed(words, voters=1)
 
     def require_votes(self, words: Sequence[Words]) -> None:
         """Refuse what no client casts in the second."""

@@ -14,7 +14,7 @@ from fedwsq.models.cnn import cnn
 from fedwsq.models.mobilevit import MobileViT, mobilevit_s, mobilevit_xs, mobilevit_xxs
 from fedwsq.models.part import frozen, train_only, trainable
 from fedwsq.models.replace import replace_batchnorm
-from fedwsq.models.resnet import ResNet, resnet8, resnet18, resnet34
+from fedwsq.models.resnet import ResNet, resnet8, resnet18, resnet18_quarter, resnet34
 from fedwsq.models.scaled import (
     ScaledStandardization,
     ScaledWSConv1d,
@@ -49,6 +49,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "cnn": cnn,
     "resnet8": resnet8,
     "resnet18": resnet18,
+    "resnet18_quarter": resnet18_quarter,
     "resnet34": resnet34,
     "vgg9": vgg9,
     "squeezenet": squeezenet,
@@ -97,6 +98,7 @@ __all__ = [
     "replace_batchnorm",
     "resnet8",
     "resnet18",
+    "resnet18_quarter",
     "resnet34",
     "scaled_standardized",
     "shufflenet",

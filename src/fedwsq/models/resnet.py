@@ -67,3 +67,8 @@ def resnet34(classes: int = 10, channels: int = 3) -> ResNet:
 def resnet8(classes: int = 10, channels: int = 3) -> ResNet:
     """Small enough for a CPU: 9 convolutions, 78 thousand parameters."""
     return ResNet((16, 32, 64), (1, 1, 1), classes, channels)
+
+
+def resnet18_quarter(classes: int = 10, channels: int = 3) -> ResNet:
+    """ResNet-18 a quarter as wide, between the two in size: 0.7 million parameters."""
+    return ResNet([width // 4 for width in WIDTHS], (2, 2, 2, 2), classes, channels)

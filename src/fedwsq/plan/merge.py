@@ -15,7 +15,9 @@ def merge(settings: Mapping[str, Any], overrides: Settings) -> Settings:
     on top of the file, below the other overrides.
     """
     merged: Settings = {}
-    for key, value in method_settings(settings.get("method")).items():
+    # An override's method stands in the place of the file's: its downlink would stay otherwise.
+    ground = {} if "method" in overrides else method_settings(settings.get("method"))
+    for key, value in ground.items():
         _override(merged, key, value)
     _lay_over(merged, settings)
     # One table and not two in turn: an override replaces what the method says of the same key.

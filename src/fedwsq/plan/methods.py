@@ -214,4 +214,22 @@ METHODS: dict[str, Method] = {
         ),
         cites="FedWSQ",
     ),
+    "fedwsq-lean": Method(
+        "fewest bytes to an accuracy: acceleration, and entropy-coded weights both ways",
+        {
+            "algorithm": "fedacg",
+            "model.standardize": "ws",
+            "uplink": {"codec": "ecq", "bits": 0.5, "select": "weights", "rest": "danuq8"},
+            "downlink": {"codec": "ecq", "bits": 2.5, "select": "weights", "rest": "danuq8"},
+        },
+        client="cross-entropy + beta |w - sent|^2",
+        server="m <- lam m + mean delta; w + m; sends w + lam m",
+        state="server: m",
+        extra_bytes="half a bit a weight up and 2.5 bits down instead of 32, 8 bits for the rest",
+        departs=(
+            "not of the paper: FedACG with its weight standardization, and another code in both "
+            "directions (benchmarks/RESULTS.md)"
+        ),
+        cites="FedWSQ; arXiv:2201.03172",
+    ),
 }

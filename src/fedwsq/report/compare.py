@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import pairwise
 
 from fedwsq.core.errors import ConfigError, did_you_mean
 from fedwsq.federation.record import RoundRecord
@@ -11,6 +11,7 @@ from fedwsq.report.estimate import Estimate, difference, estimate
 from fedwsq.report.groups import Group, differing, group_runs, one_a_seed
 from fedwsq.runs.reading import Reading
 
+MOVING = 0.9  # how much of the moving average is kept from round to round
 PLATEAU = 10  # the last evaluations, whose mean is what a run came to
 
 
@@ -93,9 +94,35 @@ def compare(runs: Iterable[Reading], target: str = "", rounds: int = 0) -> Compa
     return Comparison(tuple(lines), goal, tuple(flags(groups)), tuple(left_out))
 
 
+def smooth(rows: Sequence[RoundRecord]) -> list[float | None]:
+    """The moving average of accuracy after each row, of 0.9 a round; None where none was measured.
+
+    Rows have it of 0.9 an evaluation, which is the same where every round is evaluated. Where only
+    each third is, that would look back three times as many rounds: here an accuracy counts for all
+    rounds since the one before it.
+    """
+    evaluated = [row for row in rows if row.accuracy is not None]
+    steps = [after.round - before.round for before, after in pairwise(evaluated)]
+    if all(step == 1 for step in steps):
+        return [row.accuracy_ema for row in rows]
+
+    found: list[float | None] = []
+    average: float | None = None
+    last = 0
+    for row in rows:
+        if row.accuracy is None:
+            found.append(None)
+            continue
+        kept = MOVING ** (row.round - last)
+        average = row.accuracy if average is None else kept * average + (1 - kept) * row.accuracy
+        last = row.round
+        found.append(average)
+    return found
+
+
 def smoothed(run: Reading) -> float | None:
     """The moving average after the last evaluation: what the paper reports."""
-    values = [row.accuracy_ema for row in run.rows if row.accuracy_ema is not None]
+    values = [value for value in smooth(run.rows) if value is not None]
     return values[-1] if values else None
 
 
@@ -118,15 +145,22 @@ def _came_to(group: Group) -> float:
 
 def bytes_to(run: Reading, accuracy: float) -> int | None:
     """All bytes until the smoothed accuracy is there and stays; None if it does not."""
-    totals = accumulate(total_bytes(row) for row in run.rows)
+    number = held_from(run, accuracy)
+    if number is None:
+        return None
+    return sum(total_bytes(row) for row in run.rows if row.round <= number)
+
+
+def held_from(run: Reading, accuracy: float) -> int | None:
+    """The round in which the smoothed accuracy is there to stay; None if it does not."""
     found: int | None = None
-    for row, total in zip(run.rows, totals, strict=True):
-        if row.accuracy_ema is None:
+    for row, average in zip(run.rows, smooth(run.rows), strict=True):
+        if average is None:
             continue
-        if row.accuracy_ema < accuracy:
+        if average < accuracy:
             found = None
         elif found is None:
-            found = total
+            found = row.round
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedwsq.federation.record import RoundRecord
-from fedwsq.report.compare import total_bytes
+from fedwsq.report.compare import smooth, total_bytes
 
 Values: TypeAlias = npt.NDArray[np.float64]
 Columns: TypeAlias = Mapping[str, Values]  # one value a row; nan is what was not measured
@@ -25,7 +25,6 @@ def loss(row: RoundRecord) -> float | None:
 
 QUANTITIES: Mapping[str, Quantity] = {
     "accuracy": lambda row: row.accuracy,
-    "smoothed": lambda row: row.accuracy_ema,
     "loss": loss,
     "train_loss": lambda row: row.train_loss,
     "bits": lambda row: row.bits,
@@ -45,6 +44,7 @@ TOTALS: Mapping[str, Quantity] = {
 def columns(rows: Sequence[RoundRecord]) -> Columns:
     """The rounds of one run as columns, in the order of the rows."""
     found = {"round": np.array([row.round for row in rows], np.float64)}
+    found["smoothed"] = np.array([_number(value) for value in smooth(rows)], np.float64)
     for name, quantity in QUANTITIES.items():
         found[name] = np.array([_number(quantity(row)) for row in rows], np.float64)
     for name, quantity in TOTALS.items():

@@ -1,9 +1,9 @@
 """Runs that differ in nothing but their seed, and short names that tell the groups apart."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from fedwsq.plan import METHODS, PLACES, make_plan, plan_settings
 from fedwsq.plan.read import Settings, dotted
@@ -12,6 +12,7 @@ from fedwsq.runs.reading import Reading
 # What may differ within a group. Precision changes weights in their last bits: it is flagged.
 WITHIN = ("seed", "checkpoint_every", "training.precision", *PLACES)
 FLOAT32 = "float32"
+Describe: TypeAlias = Callable[[Settings], str]
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,12 @@ class Group:
         return tuple(sorted({run.seed for run in self.runs}))
 
 
-def group_runs(runs: Iterable[Reading]) -> list[Group]:
-    """Groups in the order of their first runs. A run whose settings are lost has its own."""
+def group_runs(runs: Iterable[Reading], describe: Describe | None = None) -> list[Group]:
+    """Groups in the order of their first runs. A run whose settings are lost has its own.
+
+    `describe` says what settings are called, their method by default; what tells groups of one
+    name apart is added to it.
+    """
     found: dict[object, list[Reading]] = {}
     for run in runs:
         key: object = repr(sorted(shared_settings(run).items()))
@@ -37,7 +42,7 @@ def group_runs(runs: Iterable[Reading]) -> list[Group]:
             key = run.folder
         found.setdefault(key, []).append(run)
     members = list(found.values())
-    labels = _labels([shared_settings(each[0]) for each in members])
+    labels = _labels([shared_settings(each[0]) for each in members], describe or describe_method)
     groups = []
     for label, each in zip(labels, members, strict=True):
         ordered = sorted(each, key=lambda run: run.seed)
@@ -75,9 +80,9 @@ def differing(settings: Sequence[Settings]) -> list[str]:
     return [key for key in keys if len({repr(each.get(key)) for each in settings}) > 1]
 
 
-def _labels(groups: Sequence[Settings]) -> list[str]:
-    """The method of each, and what tells it from others of the same method."""
-    bases = [describe_method(settings) for settings in groups]
+def _labels(groups: Sequence[Settings], describe: Describe) -> list[str]:
+    """The name of each, and what tells it from others of the same name."""
+    bases = [describe(settings) for settings in groups]
     labels = []
     for base, settings in zip(bases, groups, strict=True):
         alike = [other for name, other in zip(bases, groups, strict=True) if name == base]
@@ -125,7 +130,9 @@ def describe_method(settings: Settings) -> str:
     if not settings:
         return ""
     found = signature(settings)
-    name = _published().get(found)
+    down = str(settings.get("downlink.codec.name", FLOAT32))
+    # A method that codes its broadcasts is itself only where they are; any other is with both.
+    name = _published().get((found, down)) or _published().get((found, FLOAT32))
     if name is None:
         name = found.algorithm
         if found.standardize != "none":
@@ -137,16 +144,20 @@ def describe_method(settings: Settings) -> str:
     return f"{name} {describe_bits(settings)}"
 
 
-def describe_bits(settings: Settings) -> str:
+def describe_bits(settings: Settings, link: str = "uplink") -> str:
     """`4 bits`, or the name of the policy that grants them."""
-    policy = settings.get("uplink.bits.name")
+    policy = settings.get(f"{link}.bits.name")
     if policy != "fixed":
         return str(policy)
-    bits = settings.get("uplink.bits.bits")
+    bits = settings.get(f"{link}.bits.bits")
     return f"{bits:g} bits" if isinstance(bits, int | float) else f"{bits} bits"
 
 
 @cache
-def _published() -> dict[Signature, str]:
-    plans = {name: make_plan({"method": name}) for name in METHODS}
-    return {signature(dotted(plan_settings(plan))): name for name, plan in plans.items()}
+def _published() -> dict[tuple[Signature, str], str]:
+    """Methods by what makes them, and by the code of their broadcasts."""
+    found = {}
+    for name in METHODS:
+        settings = dotted(plan_settings(make_plan({"method": name})))
+        found[signature(settings), str(settings["downlink.codec.name"])] = name
+    return found

@@ -15,6 +15,12 @@ from fedwsq.runs.receipt import read_receipt
 from fedwsq.runs.verify import Differs, Verification
 from fedwsq.transports.blame import printable
 
+ELSEWHERE = (
+    "This need not be a fault: the receipt was made with what the warning names. Float arithmetic "
+    "is the same\nonly on the same kind of processor with the same versions; elsewhere hold the "
+    "accuracies side by side."
+)
+
 
 def main(args: argparse.Namespace) -> int:
     receipt = read_receipt(args.receipt)
@@ -26,6 +32,7 @@ def main(args: argparse.Namespace) -> int:
 
 def verify(verification: Verification, args: argparse.Namespace) -> int:
     console = plain_console()
+    warnings: list[str] = []
     with (
         sigterm_interrupts(),
         tempfile.TemporaryDirectory(prefix="fedwsq-verify-") as folder,
@@ -33,7 +40,8 @@ def verify(verification: Verification, args: argparse.Namespace) -> int:
     ):
         try:
             with verification.opened(Path(folder, "run"), args.checkpoint) as run:
-                for warning in verification.warnings(run):
+                warnings += verification.warnings(run)
+                for warning in warnings:
                     console.print(printable(f"warning: {warning}"), style="yellow")
                 task = bar.add_task("repeating", total=run.plan.rounds)
 
@@ -44,6 +52,8 @@ def verify(verification: Verification, args: argparse.Namespace) -> int:
                 verification.repeat(run, show)
         except Differs as error:
             console.print(printable(f"{args.receipt}: {error}"))
+            if warnings:
+                console.print(ELSEWHERE)
             return 1
     repeated = run.records
     console.print(

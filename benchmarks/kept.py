@@ -1,0 +1,167 @@
+"""The kept runs by setting and by side, as `claims.py` and `lean.py` compare them."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fedwsq.plan.read import Settings
+from fedwsq.report.compare import smoothed, total_bytes
+from fedwsq.report.estimate import Estimate, estimate
+from fedwsq.report.groups import describe_bits, describe_method
+from fedwsq.runs.reading import Reading
+
+# What two sides must share to be compared. Not their length: an earlier round of a longer run is
+# that round of a shorter one, bit for bit, as long as no schedule depends on the end.
+SAME = (
+    "data.name",
+    "data.clients",
+    "data.partition.name",
+    "data.partition.alpha",
+    "clients_per_round",
+    "model.name",
+    "training.epochs",
+    "training.batches_per_epoch",
+    "training.batch_size",
+    "training.schedule",
+    "training.lr_decay",
+    "training.weight_decay",
+    "training.lr",
+    "downlink.codec.name",
+    "downlink.bits.bits",
+)
+# Settings that make another side of the same method, where they are not the usual ones.
+OTHERWISE: Mapping[str, tuple[object, str]] = {
+    "model.standardize.rho": (0.001, "rho"),
+    "uplink.select": ("published", "select"),
+    "uplink.counts": (False, "counts"),
+    "uplink.error_feedback": (False, "error feedback"),
+    "uplink.codec.dequantize": ("shared", "dequantize"),
+    "uplink.codec.levels": ("paper", "levels"),
+}
+
+
+def side_name(settings: Settings) -> str:
+    """`fedws`, `fedwsq 4 bits`, `fedws, rho 0.1`: a method and what is unusual about it."""
+    name = describe_method(settings)
+    for key, (usual, word) in OTHERWISE.items():
+        value = settings.get(key, usual)
+        if value != usual:
+            name += f", {word} {value}"
+    return name
+
+
+def both_ways(settings: Settings) -> str:
+    """The side with the code of its broadcasts: `fedwsq-lean 0.5 bits, down ecq 2.5 bits`."""
+    name = describe_method(settings)
+    codec = settings.get("downlink.codec.name", "float32")
+    if codec != "float32":
+        name += f", down {codec} {describe_bits(settings, 'downlink')}"
+    return name
+
+
+def setting_words(settings: Settings) -> str:
+    """`cifar10, alpha 0.3, 5 of 100 clients, resnet8`; a learning rate only if it is not 0.1."""
+    split = str(settings.get("data.partition.name", ""))
+    if "data.partition.alpha" in settings:
+        split = f"alpha {settings['data.partition.alpha']}"
+    asked = f"{settings.get('clients_per_round')} of {settings.get('data.clients')} clients"
+    words = [str(settings.get("data.name")), split, asked, str(settings.get("model.name"))]
+    if settings.get("training.epochs") != 5:
+        words.append(f"{settings.get('training.epochs')} epochs")
+    if settings.get("training.lr") != 0.1:
+        words.append(f"lr {settings.get('training.lr')}")
+    return ", ".join(words)
+
+
+def as_of(run: Reading, rounds: int) -> Reading:
+    """The run as it was after so many rounds."""
+    rows = tuple(row for row in run.rows if row.round <= rounds)
+    return replace(run, rows=rows, settings={**run.settings, "rounds": rounds})
+
+
+def megabytes(run: Reading) -> float:
+    return sum(map(total_bytes, run.rows)) / 1e6
+
+
+@dataclass(frozen=True)
+class Side:
+    """One method in one setting: for each seed its longest run."""
+
+    settings: Settings
+    runs: Mapping[int, Reading]
+
+    def after(self, rounds: int) -> dict[int, Reading]:
+        """The runs that got so far, as they were then."""
+        found = {}
+        for seed, run in self.runs.items():
+            if run.rows[-1].round >= rounds:
+                found[seed] = as_of(run, rounds)
+        return found
+
+
+@dataclass(frozen=True)
+class Percents:
+    """Smoothed accuracies of some seeds in percent, and what they took."""
+
+    by_seed: Mapping[int, float]
+    megabytes: float
+    up_megabytes: float
+
+    @property
+    def mean(self) -> Estimate | None:
+        return estimate(list(self.by_seed.values()))
+
+
+def percents(runs: Mapping[int, Reading]) -> Percents:
+    found = {seed: smoothed(run) for seed, run in runs.items()}
+    count = max(1, len(runs))
+    up = sum(row.uplink_bytes for run in runs.values() for row in run.rows)
+    return Percents(
+        {seed: 100 * value for seed, value in found.items() if value is not None},
+        sum(map(megabytes, runs.values())) / count,
+        up / count / 1e6,
+    )
+
+
+def by_setting(runs: Sequence[Reading]) -> dict[tuple[str, ...], dict[str, Side]]:
+    """Sides by what they have in common, then by name."""
+    found: dict[tuple[str, ...], dict[str, dict[int, Reading]]] = {}
+    for run in runs:
+        if run.state != "finished":
+            continue
+        key = [str(run.settings.get(name, "")) for name in SAME]
+        if run.settings.get("training.schedule") == "published":
+            key.append(str(run.rounds))
+        seeds = found.setdefault(tuple(key), {}).setdefault(side_name(run.settings), {})
+        before = seeds.get(run.seed)
+        if before is None or len(before.rows) < len(run.rows):
+            seeds[run.seed] = run
+
+    sides: dict[tuple[str, ...], dict[str, Side]] = {}
+    for same, names in found.items():
+        sides[same] = {}
+        for name, seeds in names.items():
+            first = seeds[min(seeds)]
+            sides[same][name] = Side(first.settings, seeds)
+    return sides
+
+
+def shown(found: Estimate | None) -> str:
+    if found is None or math.isnan(found.mean):
+        return ""
+    if found.half is None:
+        return f"{found.mean:.2f} (one seed)"
+    return f"{found.mean:.2f} ± {found.half:.2f} ({found.count} seeds)"
+
+
+def shown_factor(values: Sequence[float]) -> str:
+    """Their geometric mean, and an interval of it: factors scatter in ratios."""
+    found = estimate([math.log(value) for value in values])
+    if found is None:
+        return ""
+    middle = math.exp(found.mean)
+    if found.half is None:
+        return f"{middle:.1f} (one seed)"
+    low = math.exp(found.mean - found.half)
+    high = math.exp(found.mean + found.half)
+    return f"{middle:.1f} ({low:.1f} to {high:.1f}, {found.count} seeds)"

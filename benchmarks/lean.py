@@ -1,0 +1,195 @@
+"""Bytes to accuracy, for `claims.py`: what it takes to come to where FedAvg comes to, and stay.
+
+The target of a seed is the mean of float32 FedAvg's last ten evaluations, at the best of the
+learning rates that were tried. What a run takes is all bytes, up and down, until its smoothed
+accuracy is there and stays there to the end.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedwsq.cli.plot import blank, save
+from fedwsq.report.compare import bytes_to, held_from, plateau, smoothed, total_bytes
+from fedwsq.report.estimate import estimate
+from fedwsq.report.figures import Panel, draw_curves, grid_size
+from fedwsq.report.groups import group_runs
+from fedwsq.runs.reading import Reading
+from kept import SAME, as_of, both_ways, setting_words, shown, shown_factor
+
+FIGURE = "bytes_to_accuracy.png"
+LEGEND = 9.2  # inches that three names beside each other take
+REFERENCE = "fedavg"
+# What the method saves and what the code saves are told apart by these, in float32.
+BESIDE = {"FedWS": "fedws", "FedACG with WS": "fedacg + ws"}
+# Compositions may have learning rates and broadcasts of their own.
+SCENE = tuple(name for name in SAME if not name.startswith(("training.lr", "downlink.")))
+
+HOW = """
+What a composition sends, up and down, until its smoothed accuracy reaches the mean of float32
+FedAvg's last ten evaluations and stays there to the end; seed by seed, as both have the same
+split, clients and start. Smoothed is a moving average of 0.9 a round, seeded with the first
+evaluation; where only each third round is evaluated, an accuracy counts for the three rounds up
+to it (an average of 0.9 an evaluation would look back three times as far). It runs behind: in a
+short run nobody holds the target, FedAvg itself included. Factors are the geometric mean over
+seeds with a 95 % interval, and are left out where not every seed gets there:
+
+- **FedAvg's whole run**: all that FedAvg sends in as many rounds as it was given, over what this
+  one takes to its accuracy;
+- **FedAvg to there**, **FedWS**, **FedACG with WS**: what these take in float32 to the same
+  accuracy by the same rule. The last two are what coding saves, the method being the same or a
+  near one.
+"""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """One setting after as many rounds as its FedAvg has; runs by composition and seed."""
+
+    words: str
+    rounds: int
+    reference: Mapping[int, Reading]
+    rates: Mapping[float, float]  # what FedAvg came to, by learning rate, in percent
+    sides: Mapping[str, Mapping[int, Reading]]
+
+    def target(self, seed: int) -> float:
+        found = plateau(self.reference[seed])
+        return 1.0 if found is None else found
+
+    def costs(self, runs: Mapping[int, Reading]) -> dict[int, int]:
+        """Bytes to the target of each seed that gets there."""
+        found = {}
+        for seed, run in runs.items():
+            needed = bytes_to(run, self.target(seed))
+            if needed is not None:
+                found[seed] = needed
+        return found
+
+    def mean_cost(self, name: str) -> float:
+        """Infinite where not every seed gets there."""
+        runs = self.sides[name]
+        costs = self.costs(runs)
+        return sum(costs.values()) / len(costs) if len(costs) == len(runs) else math.inf
+
+    def least(self, method: str) -> dict[int, int]:
+        """What a method takes: of several settings of it, the one that takes least."""
+        names = []
+        for name, runs in self.sides.items():
+            if both_ways(runs[min(runs)].settings) == method:
+                names.append(name)
+        if not names:
+            return {}
+        return self.costs(self.sides[min(names, key=self.mean_cost)])
+
+    def whole(self) -> dict[int, int]:
+        return {seed: sum(map(total_bytes, run.rows)) for seed, run in self.reference.items()}
+
+
+def scenes(runs: Sequence[Reading]) -> list[Scene]:
+    """Every setting that has a float32 FedAvg and something beside it."""
+    finished = [run for run in runs if run.state == "finished"]
+    found: dict[tuple[str, ...], list[Reading]] = {}
+    for run in finished:
+        found.setdefault(_key(run), []).append(run)
+    made = []
+    for alike in found.values():
+        lengths = {len(run.rows) for run in alike if both_ways(run.settings) == REFERENCE}
+        made += [_scene(alike, rounds) for rounds in sorted(lengths)]
+    return [scene for scene in made if len(scene.sides) > 1]
+
+
+def _key(run: Reading) -> tuple[str, ...]:
+    return tuple(str(run.settings.get(name, "")) for name in SCENE)
+
+
+def _scene(alike: Sequence[Reading], rounds: int) -> Scene:
+    long_enough = [as_of(run, rounds) for run in alike if run.rows[-1].round >= rounds]
+    averaging: dict[float, dict[int, Reading]] = {}
+    for run in long_enough:
+        if both_ways(run.settings) == REFERENCE:
+            rate = float(run.settings["training.lr"])
+            averaging.setdefault(rate, {})[run.seed] = run
+    # On seeds that all rates have: one rate may have been run with more.
+    seeds = set.intersection(*(set(runs) for runs in averaging.values()))
+    rates = {}
+    for rate, runs in averaging.items():
+        levels = [plateau(runs[seed]) or 0.0 for seed in seeds or runs]
+        rates[rate] = 100 * sum(levels) / len(levels)
+    best = max(rates, key=lambda rate: rates[rate])
+    reference = averaging[best]
+
+    sides: dict[str, dict[int, Reading]] = {}
+    for group in group_runs(long_enough, both_ways):
+        matched = {run.seed: run for run in group.runs if run.seed in reference}
+        if matched:
+            sides[group.label] = matched
+    words = setting_words({**reference[min(reference)].settings, "training.lr": 0.1})
+    return Scene(words, rounds, reference, rates, sides)
+
+
+def line(scene: Scene, name: str, beside: Mapping[str, Mapping[int, int]]) -> str:
+    """One composition: where it gets there, what it takes, and how many times less that is."""
+    runs = scene.sides[name]
+    costs = scene.costs(runs)
+    ends = {seed: smoothed(run) for seed, run in runs.items()}
+    above = [100 * (end - scene.target(seed)) for seed, end in ends.items() if end is not None]
+    cells = [name]
+    if len(costs) < len(runs):
+        cells += [f"by {len(costs)} of {len(runs)} seeds", *[""] * (1 + len(beside))]
+        return f"| {' | '.join([*cells, shown(estimate(above))])} |\n"
+    rounds = [held_from(run, scene.target(seed)) for seed, run in runs.items()]
+    cells.append(", ".join(str(number) for number in rounds))
+    cells.append(shown(estimate([cost / 1e6 for cost in costs.values()])))
+    for others in beside.values():
+        cells.append(shown_factor([others[seed] / costs[seed] for seed in costs if seed in others]))
+    return f"| {' | '.join([*cells, shown(estimate(above))])} |\n"
+
+
+def table(scene: Scene) -> str:
+    beside: dict[str, Mapping[int, int]] = {
+        "FedAvg's whole run": scene.whole(),
+        "FedAvg to there": scene.costs(scene.reference),
+    }
+    for title, method in BESIDE.items():
+        beside[title] = scene.least(method)
+    head = ["composition", "held from round", "MB to there", *beside, "points above it at the end"]
+    text = f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"
+    by_cost = sorted(scene.sides, key=scene.mean_cost)
+    return text + "".join(line(scene, name, beside) for name in by_cost)
+
+
+def section(found: Sequence[Scene]) -> str:
+    text = f"\n## Bytes to accuracy\n{HOW}"
+    if not found:
+        return f"{text}\n**not run yet**\n"
+    text += f"\n![Smoothed accuracy against all bytes sent]({FIGURE})\n"
+    for scene in found:
+        rates = [f"{value:.1f} at {rate:g}" for rate, value in sorted(scene.rates.items())]
+        targets = [f"{100 * scene.target(seed):.1f}" for seed in sorted(scene.reference)]
+        text += f"\n### {scene.words}, {scene.rounds} rounds\n\n"
+        text += f"FedAvg comes to {', '.join(targets)} % (seeds {_seeds(scene)}). "
+        text += f"Learning rates tried for it: {', '.join(rates)}.\n\n"
+        text += table(scene)
+    return text
+
+
+def _seeds(scene: Scene) -> str:
+    return ", ".join(str(seed) for seed in sorted(scene.reference))
+
+
+def draw(found: Sequence[Scene], path: Path) -> None:
+    """A panel for each setting: smoothed accuracy against all bytes."""
+    panels = []
+    for scene in found:
+        groups = []
+        for name, runs in scene.sides.items():
+            (group,) = group_runs(runs.values())
+            groups.append(replace(group, label=name))
+        panels.append(Panel(f"{scene.words}, {scene.rounds} rounds", groups))
+    if not panels:
+        return
+    width, height = grid_size(len(panels))
+    figure = blank(path, max(width, LEGEND), height)
+    draw_curves(figure, panels, "bytes", average=True)
+    save(figure, path)
