@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
@@ -13,7 +14,7 @@ from fedwsq.cli import main
 from fedwsq.core.types import Key
 from fedwsq.runs.lines import human_bytes
 from fedwsq.wire import Kind, Message, Schema, encode
-from harness import TESTS
+from harness import TESTS, TINY_WORDS
 
 # Worked numbers
 OPTIMAL_4 = [
@@ -130,6 +131,21 @@ def test_ls_datasets_says_what_each_needs(capsys, monkeypatch):
     assert "path = (needed)" in lines["npz"]
     assert "root = $FEDWSQ_DATA or ./data" in lines["cifar10"]
     assert "needed" not in lines["digits"] + lines["synthetic"]
+
+
+def test_a_dry_run_says_who_holds_what_and_writes_nothing(capsys, in_empty_folder):
+    code, out, err = fedwsq(capsys, "run", *TINY_WORDS, "--dry-run")
+    assert (code, err) == (0, "")
+    assert tomllib.loads(out)["data"]["name"] == "digits"  # what is no setting is a comment
+    for text in (
+        "#   digits, dirichlet: 1430 examples over 10 clients, 8 unused; 10 classes",
+        "#   clients down, classes across; @ is ",
+        "# bytes a round: ",
+        "# time, a guess from one batch: ",
+        "# memory, a guess: ",
+    ):
+        assert text in out
+    assert list(in_empty_folder.iterdir()) == []
 
 
 def test_inspect_prints_what_is_in_a_reply(capsys, finished):

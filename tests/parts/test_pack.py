@@ -284,7 +284,6 @@ class Mine(Danuq):
         (None, {}, "pack takes a dictionary of tensors, not NoneType"),
         ([normal(4)], {}, "pack takes a dictionary of tensors, not list"),
         (torch.nn.Linear(2, 2), {}, r"give the model's state_dict\(\)"),
-        ({"w": torch.empty(4, device="meta")}, {}, "'w' is on the meta device"),
         ({3: normal(4)}, {}, "by name; 3 is not a string"),
         ({"w": normal(4, 4).to_sparse()}, {}, "'w' is sparse; pack its to_dense"),
         ({"w": torch.zeros(4, dtype=torch.complex64)}, {}, "'w': its type is complex64"),

@@ -1,5 +1,6 @@
 """`fedwsq run --dry-run`: the resolved plan and what a run of it would cost."""
 
+from fedwsq.cli.work import partition
 from fedwsq.plan import Plan
 from fedwsq.runs.forecast import Forecast
 from fedwsq.runs.lines import human_bytes
@@ -12,23 +13,21 @@ def print_forecast(plan: Plan, found: Forecast) -> None:
 
 def describe(plan: Plan, found: Forecast) -> list[str]:
     """The lines after the plan itself."""
-    least, mean, most = found.examples
     up = human_bytes(found.uplink_bytes)
     down = human_bytes(found.downlink_bytes)
     both = human_bytes(plan.rounds * (found.uplink_bytes + found.downlink_bytes))
+    title = f"{plan.data.load.name}, {plan.data.partition.name}"
+    held = partition.of_data(title, found.held.split, found.held.dataset, found.held.kept)
     whole = duration(plan.rounds * found.round_seconds)
     at_most = "" if found.exact else "at most "
-    holding = f"{least} to {most} examples each, {mean:.0f} in the mean"
-    if least == most:
-        holding = f"{least} examples each"
     return [
-        f"# clients: {found.clients}, {plan.clients_per_round} a round, holding {holding}; "
-        f"{found.test_examples} to evaluate on",
+        f"# clients: {plan.data.clients}, {plan.clients_per_round} a round; "
+        f"{found.test_examples} examples to evaluate on",
+        *(f"#   {line}" for line in partition.describe(held)),
         f"# model: {found.parameters:,} parameters that travel; {plan.training.precision}",
         f"# bytes a round: {at_most}{up} up, {down} down; {at_most}{both} in {plan.rounds} rounds",
         f"# time, a guess from one batch: {found.round_seconds:.3g} s of training a round "
-        f"({found.steps:.0f} steps a client), {whole} in all; "
-        "evaluation comes on top",
+        f"({found.steps:.0f} steps a client), {whole} in all; evaluation comes on top",
         f"# memory, a guess: {human_bytes(found.memory_bytes)} over all processes",
         "# nothing was written; leave --dry-run out to start it",
     ]

@@ -183,8 +183,6 @@ def _require_tensor(name: object, x: object) -> None:
         raise ConfigError(f"pack takes tensors; {name!r} is {type(x).__name__}")
     if x.layout != torch.strided:
         raise ConfigError(f"tensor {name!r} is sparse; pack its to_dense()")
-    if x.is_meta:
-        raise ConfigError(f"tensor {name!r} is on the meta device, where tensors have no values")
 
 
 def _dtype_name(x: Tensor) -> str:

@@ -13,6 +13,7 @@ import torch
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Key, Rate
 from fedwsq.federation.charter import Charter
+from fedwsq.federation.owners import SplitClients
 from fedwsq.federation.server import first_snapshot
 from fedwsq.federation.simulation import Simulation
 from fedwsq.plan import dump_plan
@@ -30,8 +31,7 @@ class Forecast:
     """
 
     plan: str  # TOML, every default spelled out
-    clients: int
-    examples: tuple[int, float, int]  # of a client: least, mean, most
+    held: SplitClients  # who holds what
     test_examples: int
     parameters: int
     uplink_bytes: int  # a round
@@ -67,8 +67,7 @@ def foresee(simulation: Simulation, machine: Machine) -> Forecast:
     work = plan.clients_per_round * steps * seconds / machine.workers
     return Forecast(
         plan=dump_plan(plan),
-        clients=len(sizes),
-        examples=(min(sizes), statistics.fmean(sizes), max(sizes)),
+        held=simulation.clients,
         test_examples=len(simulation.test.chosen),
         parameters=sum(charter.schema.sizes.values()),
         uplink_bytes=up,
