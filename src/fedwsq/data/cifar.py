@@ -133,7 +133,7 @@ def _read_binary(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
 
 def _read_python(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     """The published pickle, read without trusting it."""
-    found = _entries(path)
+    found = _entries(path, MAX_PICKLE_BYTES)
     pixels = uint8_rows(found.get(b"data"), PIXELS)
     if not pixels:
         raise DataError(
@@ -151,7 +151,7 @@ def _read_python(kind: Cifar, path: Path) -> tuple[Tensor, Tensor]:
     return images.view(-1, *SHAPE), torch.tensor(labels)
 
 
-def _entries(path: Path, most: int = MAX_PICKLE_BYTES) -> dict[object, object]:
+def _entries(path: Path, most: int) -> dict[object, object]:
     """The dict that a published pickle holds; empty if it holds something else."""
     try:
         found = read_pickle(_content(path, most))
