@@ -1,5 +1,6 @@
 """`fedwsq figure`: what is drawn, from which runs, and what cannot be."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,21 @@ def test_other_splits_have_panels_of_their_own_and_lines_keep_their_colours(tmp_
     colours = [{line.get_label(): line.get_color() for line in axes.lines} for axes in figure.axes]
     assert colours[0] == colours[1]
     assert set(colours[0]) == {"fedavg", "fedws"}
+
+
+def test_runs_that_are_damaged_or_there_twice_are_left_out(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy = Path(shutil.copytree(runs, tmp_path / "runs"))
+    whole = panels(read_runs([copy]))
+    shutil.copytree(copy / "fedavg-0", copy / "fedavg-again")
+    assert panels(read_runs([copy])) == whole
+    (copy / "fedavg-again" / "config.toml").write_text("= broken")
+    (copy / "fedws-0" / "summary.json").unlink()
+    assert main(["figure", "curves", "runs", "--out", "out.svg"]) == 0
+    assert "None" not in (tmp_path / "out.svg").read_text()
+    said = capsys.readouterr().err
+    assert "warning: fedavg-again is damaged, and left out" in said
+    assert "warning: fedws-0 is partial, and drawn to round 6" in said
 
 
 def test_bits_join_the_widths_of_one_method(runs):

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from fedwsq.codecs import Float32
 from fedwsq.core.errors import ConfigError
 from fedwsq.report.figures import PANEL, draw_bits, draw_curves, draw_levels, grid_size, panels
 from fedwsq.runs.checkpoint import load_snapshot
-from fedwsq.runs.reading import is_run, read_runs
+from fedwsq.runs.reading import Reading, is_run, read_runs
+from fedwsq.transports.blame import printable
 from fedwsq.wire import decode
 
 LEAST_VALUES = 500  # of a tensor whose histogram says something
@@ -29,17 +31,30 @@ def main(args: argparse.Namespace) -> int:
 
 
 def curves(args: argparse.Namespace) -> None:
-    found = panels(read_runs(map(Path, args.runs)))
+    found = panels(readings(args))
     figure = blank(args.out, *grid_size(len(found)))
     draw_curves(figure, found, args.against, args.smoothed)
     save(figure, args.out)
 
 
 def bits(args: argparse.Namespace) -> None:
-    found = panels(read_runs(map(Path, args.runs)))
+    found = panels(readings(args))
     figure = blank(args.out, *grid_size(len(found)))
     draw_bits(figure, found)
     save(figure, args.out)
+
+
+def readings(args: argparse.Namespace) -> list[Reading]:
+    """The runs to draw; of those that are not at their end it is said."""
+    found = read_runs(map(Path, args.runs))
+    for run in found:
+        if run.state == "finished":
+            continue
+        how = "left out"
+        if run.rows and run.settings:
+            how = f"drawn to round {run.rows[-1].round}"
+        print(f"warning: {printable(run.name)} is {run.state}, and {how}", file=sys.stderr)
+    return found
 
 
 def levels(args: argparse.Namespace) -> None:
