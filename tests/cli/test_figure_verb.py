@@ -1,6 +1,7 @@
 """`fedwsq figure`: what is drawn, from which runs, and what cannot be."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,21 @@ def test_runs_that_should_not_be_in_one_picture_are_flagged(tmp_path, capsys):
     manifest.write_text(json.dumps({**found, "precision": "bfloat16"}))
     assert main(["figure", "curves", str(tmp_path), "--out", str(tmp_path / "x.png")]) == 0
     assert "flag: precision differs: " in capsys.readouterr().err
+
+
+def test_runs_that_are_damaged_or_there_twice_are_left_out(runs, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy = Path(shutil.copytree(runs, tmp_path / "runs"))
+    whole = panels(read_runs([copy]))
+    shutil.copytree(copy / "fedavg-0", copy / "fedavg-again")
+    assert panels(read_runs([copy])) == whole
+    (copy / "fedavg-again" / "config.toml").write_text("= broken")
+    (copy / "fedws-0" / "summary.json").unlink()
+    assert main(["figure", "curves", "runs", "--out", "out.svg"]) == 0
+    assert "None" not in (tmp_path / "out.svg").read_text()
+    said = capsys.readouterr().err
+    assert "warning: fedavg-again is damaged, and left out" in said
+    assert "warning: fedws-0 is partial, and drawn to round 6" in said
 
 
 def test_bits_join_the_widths_of_one_method(runs):

@@ -12,7 +12,13 @@ from fedwsq.plan.read import Settings
 from fedwsq.report.compare import smoothed
 from fedwsq.report.curves import columns, curve
 from fedwsq.report.estimate import estimate
-from fedwsq.report.groups import Group, describe_bits, describe_method, group_runs
+from fedwsq.report.groups import (
+    Group,
+    describe_bits,
+    describe_method,
+    group_runs,
+    one_a_seed,
+)
 from fedwsq.report.looks import Look, look
 from fedwsq.runs.reading import Reading
 
@@ -37,10 +43,13 @@ class Panel(NamedTuple):
 
 
 def panels(runs: Sequence[Reading]) -> list[Panel]:
-    """One for each combination of data set, split, clients and model, in order of appearance."""
+    """One for each combination of data set, split, clients and model, in order of appearance.
+
+    A run whose settings are lost belongs nowhere, and one that repeats another adds nothing.
+    """
     scenes: dict[str, list[Reading]] = {}
-    for run in runs:
-        if run.rows:
+    for run in one_a_seed(runs)[0]:
+        if run.rows and run.settings:
             scenes.setdefault(repr(_scene(run.settings)), []).append(run)
     if not scenes:
         raise ConfigError(f"none of {len(runs)} runs has a round to draw; let one finish first")

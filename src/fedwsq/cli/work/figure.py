@@ -26,7 +26,7 @@ from fedwsq.report.figures import (
     panels,
 )
 from fedwsq.runs.checkpoint import newest_snapshot
-from fedwsq.runs.reading import is_run, read_runs
+from fedwsq.runs.reading import Reading, is_run, read_runs
 from fedwsq.transports.blame import printable
 from fedwsq.wire import decode
 
@@ -42,7 +42,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def curves(args: argparse.Namespace) -> None:
-    found = panels(read_runs(map(Path, args.runs)))
+    found = panels(readings(args))
     figure = blank(args.out, *grid_size(len(found)))
     draw_curves(figure, found, args.against, args.smoothed)
     save(figure, args.out)
@@ -50,7 +50,7 @@ def curves(args: argparse.Namespace) -> None:
 
 
 def bits(args: argparse.Namespace) -> None:
-    found = panels(read_runs(map(Path, args.runs)))
+    found = panels(readings(args))
     figure = blank(args.out, *grid_size(len(found)))
     draw_bits(figure, found)
     save(figure, args.out)
@@ -62,6 +62,19 @@ def print_flags(found: Sequence[Panel]) -> None:
     said = [flag for panel in found for flag in flags(panel.groups)]
     for flag in dict.fromkeys(said):
         print(printable(f"flag: {flag}"), file=sys.stderr)
+
+
+def readings(args: argparse.Namespace) -> list[Reading]:
+    """The runs to draw; of those that are not at their end it is said."""
+    found = read_runs(map(Path, args.runs))
+    for run in found:
+        if run.state == "finished":
+            continue
+        how = "left out"
+        if run.rows and run.settings:
+            how = f"drawn to round {run.rows[-1].round}"
+        print(f"warning: {printable(run.name)} is {run.state}, and {how}", file=sys.stderr)
+    return found
 
 
 def levels(args: argparse.Namespace) -> None:

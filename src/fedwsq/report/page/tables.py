@@ -9,7 +9,7 @@ import numpy as np
 
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan.read import Settings
-from fedwsq.report.compare import bytes_to, plateau, smoothed, total_bytes
+from fedwsq.report.compare import bytes_to, smoothed, total_bytes
 from fedwsq.report.groups import Group, differing
 from fedwsq.report.looks import Look
 from fedwsq.report.page.drawings import Table
@@ -115,14 +115,13 @@ def measures(metric: str, target: float | None) -> list[Measure]:
 
 
 def usual_target(groups: Sequence[Group]) -> float | None:
-    """What the group came to that came to least: an accuracy that all of them reach.
+    """The smoothed accuracy of the run that ended lowest: one that all of them reach and hold.
 
-    Groups that are not at their end will come to more; only where none is, they count.
+    Groups that are not at their end may come to more; only where none is, they count.
     """
     ended = [group for group in groups if at_end(group)]
-    levels = [[plateau(run) for run in group.runs] for group in ended or groups]
-    means = [fmean(x for x in each if x is not None) for each in levels if None not in each]
-    return min(means, default=None)
+    ends = [smoothed(run) for group in ended or groups for run in group.runs]
+    return min((end for end in ends if end is not None), default=None)
 
 
 def side_by_side(groups: Sequence[Group], metric: str) -> Summary:
@@ -141,8 +140,8 @@ def side_by_side(groups: Sequence[Group], metric: str) -> Summary:
     )
     if target is not None and any(measure.title.startswith("to ") for measure in chosen):
         caption += (
-            f", and in all until the average stayed at {score(target, metric)}, which is what the "
-            "group came to that came to least"
+            f", and in all until the average stayed at {score(target, metric)}, which is where "
+            "the run ended that ended lowest"
         )
     caption += "."
     return Summary(caption, ["", *(measure.title for measure in chosen)], rows)
