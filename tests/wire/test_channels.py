@@ -213,7 +213,7 @@ def test_a_trace_that_is_not_there_or_too_long(tmp_path, monkeypatch):
         Trace()
     with pytest.raises(ConfigError, match=r"cannot read trace .*nowhere\.csv: No such file"):
         at(Trace(str(tmp_path / "nowhere.csv")), 0)
-    with pytest.raises(ConfigError, match=r"cannot read trace .*: it is not a regular file"):
+    with pytest.raises(ConfigError, match=r"cannot read trace .*: Is a directory"):
         at(Trace(str(tmp_path)), 0)
     long = trace(tmp_path, f"{HEAD}\n0,1,1\n")
     monkeypatch.setattr(channels, "MAX_TRACE_BYTES", 20)
