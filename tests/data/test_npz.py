@@ -305,3 +305,8 @@ def test_members_that_nobody_asked_for_stay_packed(load, monkeypatch):
 def test_a_file_of_other_arrays_says_which(load):
     with pytest.raises(DataError, match="holds a, b, but no x"):
         load(a=X, b=Y)
+
+
+def test_classes_beyond_all_are_refused(load):
+    with pytest.raises(ConfigError, match="classes is 9223372036854775807, must be 0"):
+        load({"classes": 2**63 - 1}, x=X, y=Y)

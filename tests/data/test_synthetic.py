@@ -71,3 +71,8 @@ def test_a_million_samples_are_cheap():
 def test_bad_settings_are_refused(settings, message):
     with pytest.raises(ConfigError, match=message):
         synthetic(**settings)
+
+
+def test_more_than_any_machine_holds_is_refused():
+    with pytest.raises(ConfigError, match="no machine holds so many"):
+        synthetic(samples=2**63 - 1)

@@ -70,7 +70,7 @@ class _Cache:
                 if stated.get("fingerprint") != self.fingerprint:
                     return None
                 images: Tensor = file.get_tensor("images")
-        except (OSError, SafetensorError):
+        except (OSError, SafetensorError, RuntimeError):  # the last: more than can be mapped
             return None
         if (str(images.dtype), tuple(images.shape)) != ("torch.uint8", self.shape):
             return None

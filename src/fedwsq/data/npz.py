@@ -16,6 +16,7 @@ from fedwsq.data.dataset import Dataset, Examples, check_share, pixel_stats
 from fedwsq.data.partition import hold_out
 
 MAX_MEMBER_BYTES = 2**30  # of one array: every process holds a copy
+MAX_CLASSES = 1_000_000  # a model has an output for each
 KNOWN = ("x", "y", "group", "x_train", "y_train", "group_train", "x_test", "y_test")
 HELP = "write it with numpy.savez(path, x_train=..., y_train=..., x_test=..., y_test=...)"
 Array = npt.NDArray[Any]
@@ -41,9 +42,10 @@ def npz(path: str = "", test: float = 0.2, classes: int = 0) -> Dataset:
     """
     if not path:
         raise ConfigError(f"npz has no file to read; name it with data.path=FILE, and {HELP}")
-    if classes < 0:
+    if not 0 <= classes <= MAX_CLASSES:
         raise ConfigError(
-            f"classes is {classes}, must be 0 (as many as occur) or the number of classes"
+            f"classes is {classes}, must be 0 (as many as occur) or the number of classes, at most "
+            f"{MAX_CLASSES:,}"
         )
     return from_arrays(_load(Path(path).expanduser()), test, classes)
 

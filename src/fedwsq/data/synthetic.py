@@ -1,5 +1,7 @@
 """Pictures made up on the spot, as many as wanted: for tests of scale and for trying things."""
 
+import math
+
 import numpy as np
 import torch
 
@@ -8,6 +10,7 @@ from fedwsq.core.seeds import numpy_rng
 from fedwsq.data.dataset import Dataset, Examples
 
 ROWS = 2**14  # made at once
+MAX_BYTES = 2**48  # of all pictures
 
 
 def synthetic(
@@ -24,6 +27,8 @@ def synthetic(
     for name, value in sizes.items():
         if value < 1:
             raise ConfigError(f"synthetic {name} is {value}, must be at least 1")
+    if math.prod((max(samples, test_samples), channels, size, size)) > MAX_BYTES:
+        raise ConfigError(f"synthetic pixels are {sizes}: no machine holds so many")
     if not 1 <= classes <= samples:
         raise ConfigError(
             f"synthetic classes is {classes}, must be 1 to the number of samples, {samples}"
