@@ -122,7 +122,7 @@ def read_runs(paths: Iterable[Path]) -> list[Reading]:
 
 def all_run_folders(paths: Iterable[Path]) -> list[Path]:
     """Those of every path, each once: somebody may name a run and the folder that holds it."""
-    found = {}
+    found: dict[Path, Path] = {}
     for path in paths:
         for folder in run_folders(path):
             found.setdefault(folder.resolve(), folder)
