@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import re
 import resource
 import shutil
@@ -361,6 +362,10 @@ def test_twenty_runs_of_a_thousand_rounds(tmp_path):
                 continue
         if longest[-1] < 200:
             return
+    found = f"the longest tasks of three loads took {longest} ms"
     if not longest:
-        pytest.skip("this machine is too busy to trace a page: the driver gave up three times")
-    pytest.fail(f"the longest tasks of three loads took {longest} ms")
+        found = "the driver gave up three times waiting for a trace"
+    # Even processor time doubles where others share the cores and their caches.
+    if os.getloadavg()[0] > 2 * (os.cpu_count() or 1):
+        pytest.skip(f"this machine is too busy to tell: {found}")
+    pytest.fail(found)

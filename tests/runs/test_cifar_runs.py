@@ -130,8 +130,9 @@ def test_eight_cells_stopped_twice_are_compared_tabled_and_reported(tmp_path, ca
     assert "of 8 cells are finished already" in shown
     assert sorted(len(rows(folder)) for folder in out.iterdir()) == [2] * 8
 
-    alone = run("cifar10-resnet8", {**LITTLE, "seed": 1}, out=tmp_path / "alone", workers=1)
-    assert rows(out / "fedwsq_bits-4_seed-1")[-1]["weights"] == alone.weights
+    same = {**LITTLE, "method": "fedwsq", "uplink.bits": 1, "seed": 0}
+    alone = run("cifar10-resnet8", same, out=tmp_path / "alone", workers=1)
+    assert rows(out / "fedwsq_bits-1_seed-0")[-1]["weights"] == alone.weights
 
     assert main(["compare", str(out), "--format", "csv"]) == 0
     compared = list(csv.DictReader(capsys.readouterr().out.splitlines()))

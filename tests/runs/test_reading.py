@@ -131,6 +131,7 @@ def test_a_config_is_read_and_nothing_in_it_imported(copy):
 def test_a_folder_of_runs_stands_for_them(finished, copy):
     shutil.copytree(finished.folder, copy.parent / "a")
     (copy.parent / "other").mkdir()
+    # The second is in the first, and is one run.
     assert [run.name for run in read_runs([copy.parent, copy])] == ["a", "run"]
     with pytest.raises(RunError, match="holds none"):
         read_runs([copy.parent / "other"])
