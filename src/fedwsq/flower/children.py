@@ -94,7 +94,11 @@ class Children:
             child.process.wait()
         # What they had started needs a moment to notice; whoever does not is ended.
         _wait(lambda: not descendants(), PATIENCE_SECONDS)
-        while found := descendants():
+        # Twice: one that was started while others were looked at is not seen the first time.
+        empty = 0
+        while empty < 2:
+            found = descendants()
+            empty = 0 if found else empty + 1
             for pid in found:
                 _signal(pid, signal.SIGKILL)
             time.sleep(0.05)
