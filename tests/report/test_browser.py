@@ -356,13 +356,11 @@ def test_twenty_runs_of_a_thousand_rounds(tmp_path):
     # Held against reading the plotting library, which no page with charts can do without, in the
     # same browser: milliseconds alone say how quick and how busy the machine is.
     library = longest_task(bare)
-    limit = max(200.0, 1.5 * library)
-    longest = []
-    while len(longest) < 3:
-        longest.append(longest_task(path))
-        if longest[-1] < limit:
-            return
-    pytest.fail(f"the longest tasks took {longest} ms, the library alone {library} ms")
+    longest = [longest_task(path) for _ in range(3)]
+    found = f"the longest tasks took {longest} ms, the library alone {library} ms"
+    assert min(longest) < max(200.0, 1.5 * library), found
+    if min(longest) >= 200:
+        pytest.xfail(f"to be 200 ms at most, and not reached on this machine: {found}")
 
 
 def longest_task(path: Path) -> float:
