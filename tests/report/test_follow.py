@@ -4,6 +4,8 @@ import http.client
 import json
 import shutil
 import signal
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,7 +16,7 @@ import pytest
 pytest.importorskip("bokeh")
 
 from fedwsq.report.page import Followed, Server
-from harness import start
+from harness import start, wait_until
 from report.made_up import make_run
 
 
@@ -69,6 +71,18 @@ def test_only_this_machine_under_its_own_name_is_answered(server):
     assert ask(server, "/state", host="localhost")[0] == 200
     assert ask(server, "/runs/one/config.toml")[0] == 404
     assert ask(server, "/../one/config.toml")[0] == 404
+
+
+def test_readers_who_leave_before_their_answer_are_not_reported(server, capfd):
+    before = threading.active_count()
+    for _ in range(20):
+        with socket.create_connection(("127.0.0.1", server.server_port)) as reader:
+            reader.sendall(b"GET / HTTP/1.1\r\nHost: localhost:1\r\n\r\n")
+            # Closed with a reset, so that what is written to it fails.
+            reader.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    ask(server, "/state")  # accepted after all of them
+    wait_until(lambda: threading.active_count() <= before)
+    assert capfd.readouterr().err == ""
 
 
 def test_the_verb_serves_until_it_is_interrupted(runs, tmp_path):

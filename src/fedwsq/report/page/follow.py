@@ -1,12 +1,13 @@
 """A page that follows its runs: served to this machine alone, made anew when rows are added."""
 
+import sys
 import threading
 from collections.abc import Sequence
 from hashlib import blake2b
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.report.page.render import render
@@ -82,6 +83,11 @@ class Server(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         return f"http://{LOOPBACK}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A reader who leaves before the answer is written is nothing to report."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):
