@@ -13,8 +13,6 @@ from pathlib import Path
 import pytest
 
 from fedwsq.report.page import Followed, Server, render
-from fedwsq.report.page.charts import bokeh
-from fedwsq.report.page.render import _bundle
 from fedwsq.runs.reading import read_runs
 from report.chromium import Browser, browser, require_browser
 from report.made_up import make_findings, make_run, make_runs
@@ -351,16 +349,9 @@ def test_twenty_runs_of_a_thousand_rounds(tmp_path):
     assert len(page.encode()) < 5_000_000
     path = tmp_path / "page.html"
     path.write_text(page)
-    bare = tmp_path / "bare.html"
-    bare.write_text(f'<!doctype html><html data-drawn="yes"><script>{_bundle(bokeh())}</script>')
-    # Held against reading the plotting library, which no page with charts can do without, in the
-    # same browser: milliseconds alone say how quick and how busy the machine is.
-    library = longest_task(bare)
+    # Processor time, the least of three: how busy the machine is otherwise is not the page's doing.
     longest = [longest_task(path) for _ in range(3)]
-    found = f"the longest tasks took {longest} ms, the library alone {library} ms"
-    assert min(longest) < max(200.0, 1.5 * library), found
-    if min(longest) >= 200:
-        pytest.xfail(f"to be 200 ms at most, and not reached on this machine: {found}")
+    assert min(longest) < 200, f"the longest tasks took {longest} ms"
 
 
 def longest_task(path: Path) -> float:

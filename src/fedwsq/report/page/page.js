@@ -66,7 +66,16 @@ function paint(figure) {
   }
 }
 
-/* Charts: each in a task of its own, so that the page never stands still. */
+/* The library and the charts: each part in a task of its own, so that the page never stands still. */
+
+async function readLibrary() {
+  for (const part of all("script.library")) {
+    await pause();
+    const script = document.createElement("script");
+    script.textContent = part.textContent;
+    part.replaceWith(script);
+  }
+}
 
 async function drawAll() {
   const mine = ++drawing;
@@ -419,7 +428,7 @@ function show() {
 }
 
 setTheme();
-show();
+readLibrary().then(show);
 if (live) {
   follow();
 }

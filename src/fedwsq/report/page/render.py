@@ -4,10 +4,10 @@ import base64
 import hashlib
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
 
 from fedwsq.report.page.charts import bokeh
 from fedwsq.report.page.contents import contents
+from fedwsq.report.page.library import library_parts
 from fedwsq.runs.reading import Reading
 
 # In JSON these can be written otherwise, and then nothing in it can end the script that holds it.
@@ -16,7 +16,7 @@ ESCAPES = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 def render(readings: Sequence[Reading], live: bool = False) -> str:
     """The page of these runs; a `live` one asks its server for news."""
-    library = bokeh()
+    library = library_parts(bokeh())
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
@@ -24,25 +24,20 @@ def render(readings: Sequence[Reading], live: bool = False) -> str:
     # All that is not marked as ours is escaped.
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.filters["script"] = lambda text: Markup(text.translate(ESCAPES))
-    scripts = [_bundle(library), _own("page.js")]
+    script = _own("page.js")
     template = environment.from_string(_own("page.html"))
     return template.render(
         page=page,
         live=live,
-        policy=_policy(scripts, live),
+        policy=_policy([*library, script], live),
         css=Markup(_own("page.css")),
-        scripts=[Markup(script) for script in scripts],
+        library=[Markup(part) for part in library],
+        script=Markup(script),
     )
 
 
 def _own(name: str) -> str:
     return (files("fedwsq.report.page") / name).read_text(encoding="utf-8")
-
-
-def _bundle(library: Any) -> str:
-    """BokehJS, without widgets and the like."""
-    resources = library.resources.Resources(mode="inline", components=["bokeh"])
-    return "\n".join(resources.js_raw)
 
 
 def _policy(scripts: Sequence[str], live: bool) -> str:
