@@ -19,6 +19,7 @@ def test_there_are_examples():
     assert [example.stem for example in EXAMPLES] == ["ddp", "tabular", "text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", RUNS, ids=lambda path: path.stem)
 def test_an_example_learns(example, tmp_path):
     assert len(example.read_text().splitlines()) < 80

@@ -49,6 +49,7 @@ def test_augmentation_is_a_share_of_a_step(monkeypatch, clock):
     assert (found.reached, found.note) == (True, "1000.00 ms of 50000 ms")
 
 
+@pytest.mark.slow
 def test_standardization_is_measured_in_processes_of_its_own(monkeypatch, clock):
     def seconds(loop: subprocess.Popen) -> float:
         return 3.0 if "'resnet8', 1, 'float32', True" in loop.args[-1] else 2.0

@@ -29,6 +29,7 @@ def run(folder, *words):
     return done.stdout, [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_a_method_in_one_file(tmp_path):
     assert BLOCKS[0].count("\n") < 40
     (tmp_path / "my_module.py").write_text(BLOCKS[0])
@@ -38,7 +39,14 @@ def test_a_method_in_one_file(tmp_path):
     assert '"my_module:Mine"' in (tmp_path / "out" / "config.toml").read_text()
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "{ name = 'sgd', momentum = 0.9 }", "adamw"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        pytest.param("sgd", marks=pytest.mark.slow),
+        pytest.param("{ name = 'sgd', momentum = 0.9 }", marks=pytest.mark.slow),
+        "adamw",
+    ],
+)
 def test_a_regression(tmp_path, optimizer):
     (tmp_path / "my_data.py").write_text(BLOCKS[1])
     _, rows = run(

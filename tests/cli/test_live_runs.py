@@ -125,6 +125,7 @@ def test_kept_messages_and_tensorboard_are_beside_the_run(capsys, tmp_path):
     assert any(path.name.startswith("events") for path in (folder / "tensorboard").iterdir())
 
 
+@pytest.mark.slow
 def test_a_run_outlives_its_reader(finished, tmp_path):
     """`fedwsq run | head -1`: it says so, once, and comes to its end."""
     process = start("run", *TINY_WORDS, *ONE_WORKER, "--out", "run", cwd=tmp_path)
@@ -151,6 +152,7 @@ def assert_goes_on(folder: Path, out: str, weights: str) -> None:
         assert opened.go().weights == weights
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_says_how_to_go_on_and_leaves_no_worker(finished, tmp_path):
     folder = tmp_path / "my run"
     words = [*TINY_WORDS, "algorithm.name=user_code:Stuck", "--out", folder, "--workers", "2"]

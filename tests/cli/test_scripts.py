@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from harness import PATIENCE_SECONDS
 
 PLAIN = """
@@ -64,10 +66,12 @@ def run_script(folder: Path, name: str, text: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_runs_once_and_equals_one_worker(tmp_path, finished):
     assert run_script(tmp_path, "script.py", PLAIN) == [finished.summary.weights]
 
 
+@pytest.mark.slow
 def test_a_model_and_data_in_a_module_beside_the_script_work_with_workers(tmp_path):
     (tmp_path / "my_module.py").write_text(MODULE)
     one_weights, accuracy, two_weights, _ = run_script(tmp_path, "own.py", OWN)

@@ -269,6 +269,7 @@ print(kernels.usable(2**16), kernels.survey(numpy.float32([3, -4, 1]), 3).tolist
 """
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_or_is_damaged_does_no_harm(tmp_path):
     shutil.copy(kernels.__file__, tmp_path / "kernels.py")
     cache = tmp_path / "__pycache__"

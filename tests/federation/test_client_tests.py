@@ -159,6 +159,7 @@ def test_clients_that_fail_to_evaluate_are_left_out():
     assert record.client_accuracy == pytest.approx(sum(each) / 6)
 
 
+@pytest.mark.slow
 def test_a_pool_scores_as_one_process_does_and_runs_are_the_same_without_eval_clients(tmp_path):
     plan = tiny(rounds=2, **OWN)
     run(plan, out=tmp_path / "one", workers=1)

@@ -58,6 +58,7 @@ def test_what_a_client_receives_and_remembers_is_on_its_device():
     assert {x.device.type for x in server.params.values()} == {"cpu"}
 
 
+@pytest.mark.slow
 def test_workers_without_a_run_directory_share_what_clients_remember():
     plan = tiny(algorithm="scaffold", clients_per_round=10)
     simulation = simulate(plan)

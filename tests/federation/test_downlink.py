@@ -113,6 +113,7 @@ def test_the_public_model_follows_the_server_and_does_not_drift():
     assert 0 < gaps[-1] < 30 * moved
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [CHAIN, MODEL], ids=["chain", "model"])
 def test_serial_pool_and_resume_agree(settings, tmp_path):
     plan = tiny(rounds=3, **settings)

@@ -171,6 +171,7 @@ def test_no_gradient_runs_through_frozen_norms():
 # Runs
 
 
+@pytest.mark.slow
 def test_runs_are_the_same_serial_and_on_a_pool_and_save_the_whole_model(tmp_path):
     plan = tiny(rounds=2, **HEAD)
     one = run(plan, out=tmp_path / "one", workers=1)

@@ -62,6 +62,7 @@ def asked(path, watched, request):
         return warm.read_answer(warm.receive(line))
 
 
+@pytest.mark.slow
 def test_it_stays_up_and_ends_with_whom_it_watches(hello, tmp_path):
     path = tmp_path / "socket"
     with somebody() as tasks, somebody() as supernode:

@@ -120,6 +120,7 @@ def test_disturbed_and_undisturbed_runs_end_alike(algorithm, settings, tmp_path)
         assert fingerprint(final.server[vector]) == fingerprint(params)
 
 
+@pytest.mark.slow
 @every_memory
 def test_a_real_kill_leaves_no_trace(algorithm, settings, tmp_path):
     """Three clients a round take two steps each, of one pass or two: in the 18th, others of that

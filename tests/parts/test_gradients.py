@@ -16,6 +16,8 @@ HERE = Path(__file__).parent
 EXAMPLE = HERE.parents[1] / "examples" / "ddp.py"
 CODECS = ("danuq 4", "danuq 1", "ecq 0.5")
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):

@@ -41,7 +41,7 @@ def children() -> list[psutil.Process]:
     return psutil.Process().children()
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_any_number_of_workers_gives_the_same_weights_and_rows(finished, tmp_path, workers):
     summary = run(tiny(), out=tmp_path / "run", workers=workers)
     assert summary.weights == finished.summary.weights
@@ -72,11 +72,12 @@ def test_a_run_killed_in_the_middle_of_a_round_goes_on_to_the_same_weights(finis
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patience", "reason"),
     [
         pytest.param(0, "its worker process died", id="killed"),
-        pytest.param(20, r"its worker was stuck for \d+ s", id="stopped", marks=pytest.mark.slow),
+        pytest.param(20, r"its worker was stuck for \d+ s", id="stopped"),
     ],
 )
 def test_a_worker_killed_or_stopped_in_the_middle_of_a_round_changes_nothing(

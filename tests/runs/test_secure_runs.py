@@ -12,6 +12,7 @@ from harness import TINY_WORDS, gone, rows, start, tiny, wait_until, who_is_stuc
 PLAIN = {"method": "fedwsq-secure", "uplink.secure": False, "uplink.counts": True}
 
 
+@pytest.mark.slow
 def test_on_worker_processes_killed_in_the_middle_of_a_round_and_resumed(tmp_path):
     """While somebody trains: keys and shares of this round are known already, and stay."""
     plain = run(tiny(**PLAIN), out=tmp_path / "plain", workers=1).weights

@@ -71,6 +71,7 @@ def by_client(answers):
     return {answer.key.client: answer for answer in answers}
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_is_ended_and_only_its_order_is_lost(pool):
     stopped = worker_of(pool)
     answers = by_client(pool.dispatch(b"", orders_of(b"one", b"stop", b"two", b"three")))
@@ -83,6 +84,7 @@ def test_a_stopped_worker_is_ended_and_only_its_order_is_lost(pool):
     assert gone(stopped)
 
 
+@pytest.mark.slow
 def test_a_worker_that_stops_in_the_middle_of_a_frame_is_lost(monkeypatch):
     monkeypatch.setattr(pool_module, "STALL_SECONDS", 1)
     with closing(Pool(Setup("test_deadlines:stopping", b""), 1, CPU)) as pool:
@@ -91,6 +93,7 @@ def test_a_worker_that_stops_in_the_middle_of_a_frame_is_lost(monkeypatch):
     assert answers[1] == Reply(Key(7, 1, 1), b"one")
 
 
+@pytest.mark.slow
 def test_an_order_too_long_for_the_pipe_of_a_stopped_worker_goes_to_another(monkeypatch):
     monkeypatch.setattr(pool_module, "STALL_SECONDS", 1)
     with closing(Pool(Setup("test_deadlines:stopping", b""), 1, CPU)) as pool:
