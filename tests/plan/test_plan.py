@@ -126,6 +126,7 @@ def test_overrides_may_be_a_mapping():
         ("method=[1]", "method is"),
         ("training.lr=-1", "training: lr is -1.0, must be above 0"),
         ("training=3", "training is 3, must be a table"),
+        ("model=resnet8", "model is 'resnet8', but is a table; say model.name=resnet8"),
         ("seed=-1", "seed is -1"),
         ("clients_per_round=11", "clients_per_round is 11 but data.clients is 10"),
         ("data.clients=0", "clients is 0"),

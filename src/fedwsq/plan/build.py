@@ -120,6 +120,9 @@ def _build(hint: Any, value: Any, where: str) -> Any:
     if hint in TABLES:
         return _entry(hint, value, where)
     if is_dataclass(hint):
+        if isinstance(value, str) and any(f.metadata.get("flat") for f in fields(hint)):
+            # Not taken as its name: the other settings of the table would go without a word.
+            raise ConfigError(f"{where} is {value!r}, but is a table; say {where}.name={value}")
         return _dataclass(hint, _table(value, where), where, owner=where or "a plan")
     build = BUILDERS.get(get_origin(hint), _plain)
     return build(hint, value, where)
