@@ -33,11 +33,11 @@ def test_the_table_of_codecs_is_that_of_the_results(five_methods):
     """Each cell is the committed number to as many digits as it has."""
     columns = [
         ("fedavg", "1", "4"),
-        ("fedavg", "10", "4"),
+        ("fedavg", "40", "4"),
         ("fedwsq", "1", "4"),
-        ("fedwsq", "10", "4"),
-        ("fedavg", "10", "1"),
-        ("fedwsq", "10", "1"),
+        ("fedwsq", "40", "4"),
+        ("fedavg", "40", "1"),
+        ("fedwsq", "40", "1"),
     ]
     table = PAGE[PAGE.index("| codec | 4 bits: fedavg, round 1 |") :].split("\n\n")[0]
     rows = [cells(line) for line in table.splitlines()[2:]]
