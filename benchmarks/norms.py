@@ -1,11 +1,12 @@
 """How far honest replies are from what is usual: what the bounds on them are chosen by.
 
-    python benchmarks/norms.py OUT [--data DATA_ROOT] [--write benchmarks/results/norms.json]
+    python benchmarks/norms.py OUT [SETTING ...] [--data DATA_ROOT] [--write FILE]
 
 Every setting is trained honestly with no bounds in force, and every reply is measured as a server
 measures it: the norm of each decoded vector over what was usual when it came (`bounds.norm` cuts at
 a multiple of that), and a client's own scales over the median of its cohort (`bounds.scale`).
-Settings whose measures are in OUT already are not run again. CIFAR-10 is left out without its data.
+Settings whose measures are in OUT already are not run again; what is found joins what the file has.
+CIFAR-10 is left out without its data.
 """
 
 import json
@@ -37,6 +38,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "fedavg, 40 rounds": {"method": "fedavg", "rounds": 40},
     "fedavg, 120 rounds": {"method": "fedavg", "rounds": 120, "training.epochs": 2},
     **{method: {"method": method} for method in METHODS},
+    "two clients a round": {"clients_per_round": 2},
+    "three clients a round": {"clients_per_round": 3},
     "Dirichlet 0.05": {"data.partition.alpha": 0.05},
     "20 clients, Dirichlet 0.1, batches of 10": SKEWED,
     "the same, small steps": SMALL_STEPS,
@@ -147,12 +150,17 @@ def plans(data: str) -> Iterator[tuple[str, Plan]]:
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("out", type=Path)
+    options.add_argument("settings", nargs="*", metavar="SETTING", help="by default all of them")
     options.add_argument("--data", default="", help="where CIFAR-10 lies")
     options.add_argument("--write", type=Path)
     args = options.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     table: dict[str, dict[str, Any]] = {}
+    if args.write and args.write.exists():
+        table = json.loads(args.write.read_text())
     for name, plan in plans(args.data):
+        if args.settings and name not in args.settings:
+            continue
         kept = args.out / f"{name.replace(' ', '_').replace(',', '')}.json"
         if not kept.exists():
             kept.write_text(json.dumps(listen(plan)))
