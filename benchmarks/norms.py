@@ -26,7 +26,7 @@ from fedwsq.training.precision import resolve_precision
 from fedwsq.transports import Answer, Order, Reply, Transport
 from fedwsq.wire import Kind, decode
 from fedwsq.wire.parse import kind_of
-from script import parser
+from script import keep, parser
 
 CPU = torch.device("cpu")
 UNBOUNDED = {"bounds.norm": 0.0, "eval_every": 1000}
@@ -155,19 +155,15 @@ def main() -> None:
     options.add_argument("--write", type=Path)
     args = options.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
-    table: dict[str, dict[str, Any]] = {}
-    if args.write and args.write.exists():
-        table = json.loads(args.write.read_text())
-    for name, plan in plans(args.data):
-        if args.settings and name not in args.settings:
-            continue
+    found = dict(plans(args.data))
+    for name in args.settings or found:
+        if name not in found:
+            options.error(f"no setting {name!r}; there are {', '.join(map(repr, found))}")
+    for name in args.settings or found:
         kept = args.out / f"{name.replace(' ', '_').replace(',', '')}.json"
         if not kept.exists():
-            kept.write_text(json.dumps(listen(plan)))
-        table[name] = judge(json.loads(kept.read_text()))
-        print(name, table[name], flush=True)
-        if args.write:
-            args.write.write_text(json.dumps(table, indent=1) + "\n")
+            kept.write_text(json.dumps(listen(found[name])))
+        keep(judge(json.loads(kept.read_text())), name, args.write)
 
 
 if __name__ == "__main__":

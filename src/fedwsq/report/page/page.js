@@ -428,7 +428,10 @@ function show() {
 }
 
 setTheme();
-readLibrary().then(show);
-if (live) {
-  follow();
-}
+readLibrary().then(() => {
+  show();
+  // Not before: news are drawn with the library too.
+  if (live) {
+    follow();
+  }
+});
