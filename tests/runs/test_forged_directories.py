@@ -135,6 +135,39 @@ def test_a_forged_checkpoint(folder, capsys, case):
     assert re.search(text, refused(capsys))
 
 
+# All that a digest is made of but float32 and int32; some of them torch stores and cannot compare.
+TYPES = [
+    "bool",
+    "uint8",
+    "int8",
+    "uint16",
+    "int16",
+    "uint32",
+    "uint64",
+    "int64",
+    "float16",
+    "float64",
+    "complex64",
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize(
+    ("part", "text"),
+    [
+        ("server/params", "not those of the model"),
+        ("shared/", "not that of the codec"),
+        ("clients//accepted", "not those of the plan"),
+    ],
+)
+def test_a_checkpoint_of_tensors_of_another_type(folder, part, text, dtype):
+    first, _ = checkpoint.load_snapshot(folder / "checkpoints")
+    forge(folder, everywhere(part, lambda x: x.to(getattr(torch, dtype))))
+    found, _ = checkpoint.load_snapshot(folder / "checkpoints")
+    with pytest.raises(RunError, match=text):
+        checkpoint.require_fit(found, first)
+
+
 def test_a_scale_of_0_is_refused_where_no_codec_starts_from_it():
     first = snapshot(scale=1e-3)
     checkpoint.require_fit(snapshot(scale=0.5), first)

@@ -114,29 +114,31 @@ def _snapshot(plain: dict[str, Any], tensors: Params) -> Snapshot:
 
 def require_fit(found: Snapshot, first: Snapshot) -> None:
     """Refuse a checkpoint of another plan or model than the one whose `first` snapshot this is."""
+    problem = _misfit(found, first)
+    if problem:
+        raise RunError(f"the checkpoint does not fit this run: {problem}; put the run's own back")
+
+
+def _misfit(found: Snapshot, first: Snapshot) -> str:
+    """What is wrong with it; values are looked at once shapes and types are known to be right."""
+    if len(found.run) != len(first.run):
+        return "its run has no name"
+    if _layout(found.server) != _layout(first.server):
+        return "its tensors are not those of the model and the algorithm"
+    if _layout(found.shared) != _layout(first.shared):
+        return "its codec state is not that of the codec"
+    # A codec that calibrates itself starts from 0; all others never reach it.
+    least = _least(found.shared)
+    if least < 0 or least == 0 < _least(first.shared):
+        return "its codec state has a scale that is not above 0"
     accepted = found.accepted
-    same_clients = accepted.shape == first.accepted.shape and accepted.dtype == first.accepted.dtype
-    problems = {
-        "its run has no name": len(found.run) != len(first.run),
-        "its tensors are not those of the model and the algorithm": (
-            _layout(found.server) != _layout(first.server)
-        ),
-        "its codec state is not that of the codec": _layout(found.shared) != _layout(first.shared),
-        # A codec that calibrates itself starts from 0; all others never reach it.
-        "its codec state has a scale that is not above 0": (
-            _least(found.shared) < 0 or (_least(found.shared) == 0 < _least(first.shared))
-        ),
-        "its clients are not those of the plan": not same_clients,
-        "clients took part in rounds that it does not have": (
-            bool((accepted < 0).any() or (accepted > found.round).any())
-        ),
-        "its public model is not that of the plan": not _are_models(found.public, first),
-    }
-    for problem, there in problems.items():
-        if there:
-            raise RunError(
-                f"the checkpoint does not fit this run: {problem}; put the run's own back"
-            )
+    if accepted.shape != first.accepted.shape or accepted.dtype != first.accepted.dtype:
+        return "its clients are not those of the plan"
+    if (accepted < 0).any() or (accepted > found.round).any():
+        return "clients took part in rounds that it does not have"
+    if not _are_models(found.public, first):
+        return "its public model is not that of the plan"
+    return ""
 
 
 def _layout(vectors: Vectors) -> dict[str, dict[str, tuple[Any, ...]]]:
