@@ -391,7 +391,32 @@ def test_who_was_too_slow_is_tried_again():
     speed.add(exchange(7.0, 4.5, 10**7, 10**6, work=3.0, steps=6))
     speed.add(exchange(7.0, 4.5, 10**7, 10**6, work=60.0, steps=6))
     assert speed.channel(first, 1100.0).seconds_per_step == 0.5
-    assert speed.channel(first, 1600.0 + 100.0) == Channel(7.0, 8.0, 1.25, 10.0)
+    assert speed.channel(first, 1600.0 + 100.0) == first
+
+
+def test_a_start_that_took_long_does_not_make_a_node_sit_out(tmp_path):
+    """First answers take 3 s, when a whole round may take 1 s."""
+    run = config(tmp_path / "run", clients_per_round=3)
+    for before, after in (
+        ("'uplink.bits=1'", "uplink.bits=bandwidth uplink.bits.deadline_seconds=1"),
+        (" rounds=3", " rounds=1 channels=measured channels.seconds_per_step=0.001"),
+    ):
+        run["overrides"] = run["overrides"].replace(before, after)
+    greeted = []
+
+    def weather(reply):
+        node = reply.metadata.src_node_id
+        if reply.metadata.message_type == "query":
+            greeted.append(node)
+            if len(greeted) == 1:  # and all others have been greeted by then
+                time.sleep(3)
+        return [reply]
+
+    go(Nodes(run, simulated(tmp_path / "memory"), weather))
+    assert sorted(greeted) == [100, 100, 101, 101, 102, 102]
+    (row,) = rows(tmp_path / "run")
+    assert row["sat_out"] == 0
+    assert all(channel[2] < 1 for channel in row["channels"].values())
 
 
 def test_bits_go_by_what_was_measured(tmp_path):

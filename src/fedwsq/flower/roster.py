@@ -252,15 +252,27 @@ class Roster:
             sum(map(len, response.payloads)),
             sum(training.steps(order.cost) for order in trained if order.cost),
         )
-        self._speeds.setdefault(sent.node, Speed()).add(exchange)
+        speed = self._speeds.get(sent.node)
+        if speed is None:  # its start is in this: a process, torch, reading its data
+            self._speeds[sent.node] = Speed()
+        else:
+            speed.add(exchange)
         return Heard(letter.answers, sent, response)
 
     def _meet(self, heard: Heard) -> None:
-        """Take a node in, or note why not."""
+        """Take a node in, or note why not.
+
+        Where speeds are measured it is greeted once more first, now that it has started: how long
+        it waits for a short message is what everything else is told from.
+        """
         node = heard.sent.node
         self._news = time.monotonic()
         before = self._known.get(node, Known())
         known = self._known_by(heard)
+        measured = isinstance(self.charter.plan.channels, Measured)
+        if measured and known.clients and not self._speeds[node].heard:
+            self._ask([node])
+            return
         self._known[node] = known
         if known.refused and known.refused != before.refused:
             self.note(f"node {node} is refused: {printable(known.refused)}")

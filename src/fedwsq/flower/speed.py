@@ -8,7 +8,7 @@ short message says what to take off a long one, and with it goes the difference 
 Waiting only ever adds: the quickest of the last few exchanges is the nearest to the truth. What is
 quicker than waiting varies by says only that a link is at least so fast: more bits are granted, and
 the next message says more. All is forgotten after a while: who was too slow to be asked is tried
-again.
+again. A node's first answer is not one to add: it has the node's start in it.
 """
 
 from collections import deque
@@ -91,8 +91,10 @@ class Speed:
     down: Ways = field(default_factory=lambda: Ways(DOWN_SECONDS))
     up: Ways = field(default_factory=lambda: Ways(UP_SECONDS))
     steps: deque[Exchange] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    heard: float = 0.0  # when the last answer came, by the server's clock; 0: none was timed
 
     def add(self, exchange: Exchange) -> None:
+        self.heard = exchange.arrived
         self.down.add(exchange.down)
         self.up.add(exchange.up)
         if exchange.steps:
@@ -109,7 +111,8 @@ class Speed:
     def channel(self, first: Channel, now: float) -> Channel:
         """What was measured, and for the rest the first estimate."""
         latency = None
-        if self.down.wait is not None and self.up.wait is not None:
+        lately = self.heard > now - FORGOTTEN_SECONDS
+        if lately and self.down.wait is not None and self.up.wait is not None:
             # There and back: the difference between the clocks is in one and off the other.
             latency = (self.down.wait + self.up.wait) / 2
         measured = (
