@@ -148,6 +148,13 @@ def test_a_dry_run_says_who_holds_what_and_writes_nothing(capsys, in_empty_folde
     assert list(in_empty_folder.iterdir()) == []
 
 
+def test_a_dry_run_of_bits_that_vary_does_not_multiply_the_first_round(capsys, in_empty_folder):
+    bits = "uplink.bits={ name = 'growing', every = 1 }"
+    _, out, _ = fedwsq(capsys, "run", *TINY_WORDS, bits, "--dry-run")
+    assert "# bytes of the first round: " in out
+    assert "# bytes a round: " not in out
+
+
 def test_inspect_prints_what_is_in_a_reply(capsys, finished):
     found = (finished.folder / "messages").glob("round-2-client-*.fwsq")
     path = next(path for path in found if "order" not in path.name)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedwsq.codecs import BITS, BitPolicy, Danuq, Fixed, Rates
-from fedwsq.codecs.bits import Bandwidth, Budget, PerClient, PerRound, Request
+from fedwsq.codecs.bits import Bandwidth, Budget, Growing, PerClient, PerRound, Request
 from fedwsq.codecs.measure import normal_error
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Channel, Key
@@ -308,11 +308,22 @@ def test_a_budget_below_the_smallest_width_names_both_numbers():
         Budget(0)
 
 
+def test_growing_widths_by_hand():
+    grow = Growing(every=3, choices=(4, 1, 2))
+    by_round = [grow(make_request(round=number, client=number % 2)) for number in range(1, 12)]
+    assert by_round == [1, 1, 1, 2, 2, 2, 4, 4, 4, 4, 4]
+    assert [grow.of_round(number) for number in range(1, 12)] == by_round
+    assert grow.of_round(0) == 1  # which only a message from elsewhere says
+    with pytest.raises(ConfigError, match="growing every is 0, must be at least 1"):
+        Growing()
+
+
 @pytest.mark.parametrize(
     "bits",
     [
         {"name": "per_client"},
         {"name": "per_round", "choices": [4, 2]},
+        {"name": "growing", "every": 3},
         {"name": "bandwidth", "deadline_seconds": 2},
         {"name": "budget", "bytes": 5000},
     ],

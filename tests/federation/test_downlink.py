@@ -239,7 +239,7 @@ def test_a_difference_of_the_wrong_rate_is_refused():
         ),
         (
             {"downlink.codec": "danuq", "downlink.bits": "per_round"},
-            "downlink.bits must be one number",
+            "downlink.bits must be one number, or growing",
         ),
         (
             {"downlink.codec": "danuq", "downlink.bits": 4, "downlink.error_feedback": True},
@@ -263,6 +263,42 @@ def test_a_rate_that_float32_cannot_hold_goes_down_too(codec, bits, mode):
     downlink = {"codec": codec, "bits": bits, "mode": mode, "select": "all"}
     server, _ = federate(tiny(rounds=3, downlink=downlink, **WHOLE_COHORT))
     assert [server.step().failures for _ in range(2)] == [{}, {}]
+
+
+@pytest.mark.parametrize("mode", ["model", "chain"])
+def test_widths_may_grow_both_ways(mode):
+    """Client 0 is away when widths change, and catches up with differences of two widths."""
+    bits = {"name": "growing", "every": 2, "choices": [1, 4]}
+    links = {
+        "downlink": {"codec": "danuq", "bits": bits, "mode": mode, "select": "all"},
+        "uplink": {"codec": "danuq", "bits": bits},
+    }
+    server, site = federate(tiny(rounds=5, **links, **WHOLE_COHORT), away=range(3, 5))
+    records = [server.step() for _ in range(5)]
+    assert [row.bits for row in records] == [1, 1, 4, 4, 4]
+    assert [row.replied for row in records] == [4, 4, 3, 3, 4]
+    bodies = [len(server.transport.sent[number, 1][1]) for number in range(1, 6)]
+    if mode == "chain":
+        assert same(held(site, 0, 5), server.snapshot.public.vectors)
+        bodies[0] = bodies[1]  # the first model leads nowhere from
+    assert bodies[0] == bodies[1]
+    assert bodies[2] == bodies[3] == bodies[4] > 2 * bodies[1]
+
+
+def test_a_broadcast_of_the_width_of_another_round_is_refused():
+    """Two rounds at 1 bit, then 4: the second broadcast, with the third's number on it."""
+    bits = {"name": "growing", "every": 2, "choices": [1, 4]}
+    downlink = {"codec": "danuq", "bits": bits, "select": "all"}
+    server, _ = federate(tiny(rounds=3, downlink=downlink, **WHOLE_COHORT))
+    server.step()
+    server.step()
+    way = way_down(server.plan.downlink, server.charter.schema)
+    _, body = server.transport.sent[2, 1]
+    message = decode(body, server.charter.schema)
+    assert way.read(message, frozenset({"params"}))
+    later = replace(message, key=message.key._replace(round=3))
+    with pytest.raises(MessageError, match="rate 1, the order was for 4"):
+        way.read(later, frozenset({"params"}))
 
 
 def test_a_round_from_elsewhere_is_not_counted_up_to():

@@ -83,7 +83,7 @@ def test_it_goes_with_every_codec(codec, tmp_path):
     line = Line(link, SCHEMA)
     key = Key(5, 3, 1)
     x = {"delta": {n: torch.randn(s) for n, s in SCHEMA.shapes.items()}}
-    sent = line.send(x, {}, key, link.rate if hasattr(link, "rate") else (link.bits.bits,)).packets
+    sent = line.send(x, {}, key, (link.bits.bits,)).packets
     received = line.receive(sent, {}, key)["delta"]
     found = stacked(line, Median(), [(sent, key)] * 3, {}, tmp_path)["delta"]
     expected = torch.cat([received[name].flatten() for name in SCHEMA.names])

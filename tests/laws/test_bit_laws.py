@@ -19,7 +19,12 @@ CPU = torch.device("cpu")
 SCHEMA = Schema({"stem": (4, 1, 3, 3), "a": (8, 4, 3, 3), "b": (32, 8, 3, 3), "bias": (32,)})
 CHANNEL = Channel(15.0, 1e6, 0.1, 0.01)  # 900 bytes up in a minute
 # What a policy cannot do without.
-NEEDS = {"fixed": {"bits": 2}, "bandwidth": {"deadline_seconds": 60.0}, "budget": {"bytes": 1250}}
+NEEDS = {
+    "fixed": {"bits": 2},
+    "growing": {"every": 1},
+    "bandwidth": {"deadline_seconds": 60.0},
+    "budget": {"bytes": 1250},
+}
 KEYS = [Key(seed, round, client) for seed in (0, 1) for round in (1, 2) for client in range(4)]
 every_policy = pytest.mark.parametrize("name", BITS)
 

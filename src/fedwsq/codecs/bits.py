@@ -58,6 +58,10 @@ class BitPolicy(Protocol):
         """Every rate it may grant, so that a link can refuse one early; () if it cannot say."""
         return ()
 
+    def of_round(self, number: int) -> Rate | None:
+        """What everyone has in a round; None where clients differ. A broadcast needs one."""
+        return None
+
     def at(self, rate: Rate) -> "BitPolicy":
         """The policy for a codec that has this rate and no other, with nothing left to decide."""
         return self
@@ -75,6 +79,9 @@ class Fixed(BitPolicy):
     @property
     def grants(self) -> tuple[Rate, ...]:
         return (self.bits,)
+
+    def of_round(self, number: int) -> Rate:
+        return self.bits
 
     def at(self, rate: Rate) -> "Fixed":
         return Fixed(rate)
@@ -137,6 +144,29 @@ class PerRound(FromChoices):
     def choose(self, request: Request) -> Rate:
         drawn = derive(request.key.seed, "bits", request.key.round, request.key.client)
         return self.choices[drawn % len(self.choices)]
+
+
+@dataclass(frozen=True)
+class Growing(FromChoices):
+    """The smallest width first, the next one after every so many rounds, the largest to the end."""
+
+    every: int = 0  # rounds; must be set
+    choices: tuple[float, ...] = (1, 2, 4)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.every < 1:
+            raise ConfigError(
+                f"growing every is {self.every}, must be at least 1; "
+                "set after how many rounds the next width is due, such as 50"
+            )
+
+    def choose(self, request: Request) -> Rate:
+        return self.of_round(request.key.round)
+
+    def of_round(self, number: int) -> Rate:
+        widened = max(number - 1, 0) // self.every
+        return self.choices[min(widened, len(self.choices) - 1)]
 
 
 @dataclass(frozen=True)
@@ -290,6 +320,7 @@ BITS: dict[str, type[BitPolicy]] = {
     "fixed": Fixed,
     "per_client": PerClient,
     "per_round": PerRound,
+    "growing": Growing,
     "bandwidth": Bandwidth,
     "budget": Budget,
 }

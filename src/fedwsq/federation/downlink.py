@@ -13,7 +13,7 @@ import torch
 from fedwsq.core.errors import MessageError
 from fedwsq.core.tree import add, sub
 from fedwsq.core.types import Key, Vectors
-from fedwsq.wire import Downlink, Kind, Line, Link, Message, Packets, Schema, decode, encode
+from fedwsq.wire import Downlink, Kind, Line, Message, Packets, Schema, decode, encode
 from fedwsq.wire.message import (
     EVERYONE,
     MAX_VECTORS,
@@ -23,7 +23,6 @@ from fedwsq.wire.message import (
 )
 
 MAX_DIFFERENCES = MAX_VECTORS // 2  # that an order carries at most
-FLOAT32 = (32.0,)
 
 
 class PublicModel(NamedTuple):
@@ -85,21 +84,21 @@ class WholeModel:
 
     keeps_model = False
 
-    def __init__(self, link: Link, rate: tuple[float, ...], schema: Schema) -> None:
+    def __init__(self, link: Downlink, schema: Schema) -> None:
         self.line = Line(link, schema)
-        self.rate = rate
+        self.rate = link.rate
 
     def broadcast(
         self, vectors: Vectors, empty: Message, public: PublicModel | None = None
     ) -> Broadcast:
-        sent = self.line.send(vectors, {}, empty.key, self.rate)
+        sent = self.line.send(vectors, {}, empty.key, self.rate(empty.key.round))
         message = replace(empty, packets=sent.packets)
         schema = self.line.schema
         return Broadcast(encode(message, schema), float32_bytes(message, schema))
 
     def read(self, message: Message, expected: frozenset[str]) -> Vectors:
         _require_names(set(message.packets), expected)
-        self.line.check(message.packets, tuple(message.packets), self.rate)
+        self.line.check(message.packets, tuple(message.packets), self.rate(message.key.round))
         return self.line.receive(message.packets, {}, message.key)
 
     def rebuild(self, order: Message, differences: Packets, held: Vectors) -> Vectors:
@@ -108,7 +107,7 @@ class WholeModel:
 
 def plain_model(schema: Schema) -> WholeModel:
     """Every tensor in float32: how the exact model travels to be evaluated."""
-    return WholeModel(Link(), FLOAT32, schema)
+    return WholeModel(Downlink(), schema)
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ class Chain:
         difference = {
             vector: sub(params, public.vectors[vector]) for vector, params in target.items()
         }
-        packets = self.line.send(difference, {}, key, self.rate).packets
+        packets = self.line.send(difference, {}, key, self.rate(key.round)).packets
         return self._apply(public.vectors, packets, key), _named_by_round(packets, key.round)
 
     def read(self, message: Message, expected: frozenset[str]) -> Vectors:
@@ -194,7 +193,7 @@ class Chain:
                 f"differences of rounds {sorted(by_round)}, expected {first} to {last}"
             )
         for number in range(first, last + 1):
-            self.line.check(by_round[number], tuple(held), self.rate)
+            self.line.check(by_round[number], tuple(held), self.rate(number))
             held = self._apply(held, by_round[number], Key(order.key.seed, number, EVERYONE))
         if not all(torch.isfinite(x).all() for params in held.values() for x in params.values()):
             raise MessageError("the differences lead to a model that is not finite")
@@ -210,7 +209,7 @@ def way_down(link: Downlink, schema: Schema) -> Way:
     """The way that a plan's downlink asks for."""
     if link.mode == "chain":
         return Chain(link, schema)
-    return WholeModel(link, link.rate, schema)
+    return WholeModel(link, schema)
 
 
 def _require_names(found: set[str], expected: frozenset[str]) -> None:

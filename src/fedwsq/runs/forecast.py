@@ -34,7 +34,7 @@ class Forecast:
     held: SplitClients  # who holds what
     test_examples: int
     parameters: int
-    uplink_bytes: int  # a round
+    uplink_bytes: int  # of the first round, and of every other where bits are the same
     downlink_bytes: int
     exact: bool
     steps: float  # of a client, in the mean

@@ -162,9 +162,9 @@ class Downlink(Link):
         super().__post_init__()
         if self.mode not in ("model", "chain"):
             raise ConfigError(f"downlink mode is {self.mode!r}; it can be model, chain")
-        if not isinstance(self.bits, Fixed):
+        if self.bits.of_round(1) is None:
             raise ConfigError(
-                "downlink.bits must be one number: a broadcast is the same for everyone"
+                "downlink.bits must be one number, or growing: a broadcast is the same for everyone"
             )
         if self.mode == "chain" and self.lossless:
             raise ConfigError(
@@ -179,11 +179,11 @@ class Downlink(Link):
                 "model has no memory"
             )
 
-    @property
-    def rate(self) -> tuple[Rate, ...]:
-        """The rate of every broadcast, as an order would carry it."""
-        assert isinstance(self.bits, Fixed)  # __post_init__ saw to it
-        return (as_sent(self.bits.bits),)
+    def rate(self, number: int) -> tuple[Rate, ...]:
+        """The rate of a round's broadcast, as an order would carry it."""
+        rate = self.bits.of_round(number)
+        assert rate is not None  # __post_init__ saw to it
+        return (as_sent(rate),)
 
 
 def as_sent(rate: Rate) -> Rate:
