@@ -10,7 +10,8 @@ making: well-formed, with the right key, nonce and checksum. `digits` is the qui
 0.3, 20 rounds of one epoch. A cell is an accuracy in percent, the mean over three seeds of the last
 five rounds, with CIFAR-10 of the last one; `four honest` is what is left if the attacker says
 nothing. Every run is a run directory in OUT; those that are done are not run again, those that were
-stopped go on. Ctrl-C at any time: the table is written from what there is.
+stopped go on. Ctrl-C at any time: the table is written from what there is. With --attack only these
+are run, and the table keeps what it has of others.
 """
 
 import argparse
@@ -209,7 +210,7 @@ CIFAR_DEFENCES = ("centred clipping", "krum", "median, buckets of 2")
 Cell = tuple[str, str]  # attack, defence
 # Runs that go on without an attacker: whether a model is lost for good.
 RECOVERING: tuple[Cell, ...] = (("update x -10", "defaults"), ("uncoded 1e4", "defaults"))
-RECOVERY = 20  # rounds
+RECOVERY = {"linear": 60, "digits": 60, "cifar10": 20}  # rounds
 
 
 def digits_cells() -> list[Cell]:
@@ -248,11 +249,11 @@ def run_cell(folder: Path, config: str, settings: Settings, attack: str) -> floa
     return accuracy(folder)
 
 
-def recover(attacked: Path, folder: Path) -> float:
+def recover(attacked: Path, folder: Path, rounds: int) -> float:
     """The same run going on for some rounds in which nobody attacks."""
     if not folder.exists():
         shutil.copytree(attacked, folder)
-    honest_rounds = {"rounds": len(rows(attacked)) + RECOVERY}
+    honest_rounds = {"rounds": len(rows(attacked)) + rounds}
     if len(rows(folder)) < honest_rounds["rounds"]:
         finish(Run.resume(folder, honest_rounds, workers=1))
     return accuracy(folder)
@@ -286,11 +287,15 @@ def world_settings(world: str, data: str) -> tuple[str, Settings]:
     return "cifar10-resnet8", {"data.root": data, "training.epochs": 1, "eval_every": 20}
 
 
-def run_all(world: str, out: Path, data: str, seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
+def run_all(
+    world: str, out: Path, data: str, seeds: Sequence[int], attacks: Sequence[str]
+) -> Iterator[dict[str, Any]]:
     """A row for each cell and seed, as they are done."""
     cells = cifar_cells() if world == "cifar10" else digits_cells()
     config, base = world_settings(world, data)
     for attack, defence in cells:
+        if attack not in attacks:
+            continue
         for seed in seeds:
             settings = {**base, **DEFENCES[defence], "seed": seed}
             name = f"{attack} {defence} {seed}".replace(" ", "_").replace(",", "")
@@ -298,7 +303,9 @@ def run_all(world: str, out: Path, data: str, seeds: Sequence[int]) -> Iterator[
             row = {"attack": attack, "defence": defence, "seed": seed}
             row["accuracy"] = run_cell(folder, config, settings, attack)
             if row["accuracy"] is not None and (attack, defence) in RECOVERING:
-                row["later"] = recover(folder, out / world / f"{name}_later")
+                later = out / world / f"{name}_later"
+                row["later"] = recover(folder, later, RECOVERY[world])
+                row["later_rounds"] = RECOVERY[world]
             print(json.dumps(row), flush=True)
             yield row
 
@@ -310,7 +317,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         cell = cells.setdefault(f"{row['attack']} | {row['defence']}", {"seeds": {}})
         cell["seeds"][str(row["seed"])] = row["accuracy"]
         if "later" in row:
-            later = cell.setdefault(f"after {RECOVERY} honest rounds more", {})
+            later = cell.setdefault(f"after {row['later_rounds']} honest rounds more", {})
             later[str(row["seed"])] = round(row["later"], 2)
     for cell in cells.values():
         values = [value for value in cell["seeds"].values() if value is not None]
@@ -329,14 +336,18 @@ def main() -> None:
     options.add_argument("out", type=Path)
     options.add_argument("--data", default="", help="where CIFAR-10 lies")
     options.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
+    options.add_argument("--attack", choices=ATTACKS, nargs="+", default=list(ATTACKS))
     options.add_argument("--write", type=Path)
     args: argparse.Namespace = options.parse_args()
     (args.out / args.world).mkdir(parents=True, exist_ok=True)
+    kept: dict[str, Any] = {}
+    if args.write and args.write.exists() and len(args.attack) < len(ATTACKS):
+        kept = json.loads(args.write.read_text())
     found: list[dict[str, Any]] = []
-    for row in run_all(args.world, args.out, args.data, args.seeds):
+    for row in run_all(args.world, args.out, args.data, args.seeds, args.attack):
         found.append(row)
         if args.write:
-            args.write.write_text(json.dumps(table(found), indent=1) + "\n")
+            args.write.write_text(json.dumps({**kept, **table(found)}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from fedwsq.transports import Answer, Order, Reply, Transport
 from fedwsq.wire import Kind, decode
 from fedwsq.wire.parse import kind_of
 from script import keep, parser
+from soak_weather import SETTINGS as SOAK
 
 CPU = torch.device("cpu")
 UNBOUNDED = {"bounds.norm": 0.0, "eval_every": 1000}
@@ -34,6 +35,8 @@ SKEWED = {"data.partition.alpha": 0.1, "data.clients": 20, "training.batch_size"
 # A client's steps are as many as its batches, and its way is as long.
 SMALL_STEPS = {"method": "fedavg", **SKEWED, "training.epochs": 1, "training.lr": 0.01}
 METHODS = ("scaffold", "feddyn", "fedadam", "fedsmoo", "fedacg", "fedcm", "fedavgm", "fedwsq")
+# Until most clients have learned what there is, and some have not.
+LONG = {**SOAK, "min_replies": 1, "deadline": 0.0, "eval_every": 10_000}
 SETTINGS: dict[str, dict[str, Any]] = {
     "fedavg, 40 rounds": {"method": "fedavg", "rounds": 40},
     "fedavg, 120 rounds": {"method": "fedavg", "rounds": 120, "training.epochs": 2},
@@ -53,6 +56,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "topk, 0.5 bits, error feedback": {
         "uplink": {"codec": "topk", "bits": 0.5, "error_feedback": True}
     },
+    **{f"soak.py, {rounds} rounds": {**LONG, "rounds": rounds} for rounds in (1800, 2400)},
 }
 ROUNDS = 24
 

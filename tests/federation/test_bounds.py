@@ -57,7 +57,7 @@ def test_of_two_the_longer_cannot_say_what_is_usual():
     usual = after(cohort(1.0, 4e8), *[cohort(1.0, 1.0)] * 4)
     assert usual.norms["delta"].level == 1.0
     found = limits(Bounds(), Usual(), cohort(1.0, 4e8))
-    assert found.factor("delta", 4e8, 0.0) == 4.0 / 4e8
+    assert found.factor("delta", 4e8, 0.0) == 2.5 / 4e8
     told = [Seen({"delta": 1.0}, 100.0), Seen({"delta": 1.0}, 1e12)]
     assert limits(Bounds(), Usual(), told).examples == 1000.0
 
@@ -331,7 +331,7 @@ def test_a_side_value_moves_the_shared_scale_by_a_clipped_mean(first):
 
 
 def test_an_update_too_long_counts_as_the_limit():
-    """By hand: the limit is four times the cohort's median, and the update points as it did."""
+    """By hand: the limit is 2.5 times the cohort's median, and the update points as it did."""
     server = under(fine)
     uplink = server.charter.uplink
     kept = []
@@ -355,7 +355,7 @@ def test_an_update_too_long_counts_as_the_limit():
     norms = [float(sum(x.double().square().sum() for x in d.values()) ** 0.5) for d in decoded]
     sizes = [m.weight for m in kept]
     usual = float(np.median(sizes))
-    limit = 4 * float(np.median(norms)) * max(1.0, sizes[0] / usual)
+    limit = 2.5 * float(np.median(norms)) * max(1.0, sizes[0] / usual)
     assert norms[0] > limit
     shares = [limit / norms[0], 1, 1, 1, 1]
     for name, start in before.items():

@@ -1,8 +1,10 @@
+import hashlib
 import sys
 import tomllib
 from dataclasses import dataclass, replace
 
 import pytest
+import tomli_w
 
 from fedwsq.algorithms import FedAvg
 from fedwsq.codecs import CODECS, Danuq, Fixed, Float32
@@ -18,6 +20,7 @@ from fedwsq.plan import (
     make_plan,
     parse_override,
     plan_digest,
+    plan_settings,
     shipped_configs,
 )
 
@@ -226,14 +229,22 @@ def test_overrides_belong_to_whoever_gave_them():
 def test_the_digest_tells_plans_apart_but_not_their_length():
     base = plan_digest(load_plan())
     assert plan_digest(load_plan("quickstart", ["rounds=99"])) == base
-    # Settings that came later count once they are set.
-    assert plan_digest(load_plan("quickstart", ["bounds.norm=4", "combine=mean"])) == base
+    assert plan_digest(load_plan("quickstart", ["bounds.norm=2.5", "combine=mean"])) == base
     assert plan_digest(load_plan("quickstart", ["bounds.norm=3"])) != base
     assert plan_digest(load_plan("cifar10", ["combine=median"])) != plan_digest(
         load_plan("cifar10")
     )
     assert plan_digest(load_plan("quickstart", ["seed=1"])) != base
     assert plan_digest(load_plan("quickstart", ["uplink.bits=1"])) != base
+
+
+def test_a_run_from_before_there_were_bounds_is_one_with_what_they_first_were():
+    plan = load_plan("quickstart", ["bounds.norm=4"])
+    settings = plan_settings(plan)
+    for name in ("rounds", "patience", "record", "bounds", "combine"):
+        del settings[name]
+    before = hashlib.blake2b(tomli_w.dumps(settings).encode(), digest_size=8).hexdigest()
+    assert plan_digest(plan) == before
 
 
 @pytest.mark.parametrize(

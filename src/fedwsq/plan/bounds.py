@@ -16,7 +16,7 @@ class Bounds:
     # A reply is refused when a decoded value is larger.
     magnitude: float = 1e9
     # The norm of an update is cut to so many times the usual; 0 is off.
-    norm: float = 4.0
+    norm: float = 2.5
     # A client's own scales move the shared one by at most so many times what is usual.
     scale: float = 5.0
     # A number of examples that the server has only been told counts up to so many times the usual.

@@ -40,9 +40,9 @@ def plan_digest(plan: Plan) -> str:
     # machine.
     for name in ("rounds", "patience", "record"):
         del settings[name]
-    # As long as nobody has set these, a run from before they were there is the same run, too.
-    for name, default in (("bounds", Bounds()), ("combine", Mean())):
-        if getattr(plan, name) == default:
+    # A run from before these were there is the same run as one with what they first were.
+    for name, first in (("bounds", Bounds(norm=4.0)), ("combine", Mean())):
+        if getattr(plan, name) == first:
             del settings[name]
     return hashlib.blake2b(tomli_w.dumps(settings).encode(), digest_size=8).hexdigest()
 
