@@ -10,6 +10,7 @@ from fedwsq.report.estimate import Estimate, estimate
 from fedwsq.report.groups import describe_bits, describe_method
 from fedwsq.runs.reading import Reading
 
+WATCHED = ("eval_every", "record.rounds")  # what changes no weight
 # What two sides must share to be compared. Not their length: an earlier round of a longer run is
 # that round of a shorter one, bit for bit, as long as no schedule depends on the end.
 SAME = (
@@ -74,9 +75,10 @@ def setting_words(settings: Settings) -> str:
 
 
 def as_of(run: Reading, rounds: int) -> Reading:
-    """The run as it was after so many rounds."""
+    """The run as it was after so many rounds; how closely it was watched is no matter."""
     rows = tuple(row for row in run.rows if row.round <= rounds)
-    return replace(run, rows=rows, settings={**run.settings, "rounds": rounds})
+    settings = {key: value for key, value in run.settings.items() if key not in WATCHED}
+    return replace(run, rows=rows, settings={**settings, "rounds": rounds})
 
 
 def megabytes(run: Reading) -> float:

@@ -104,7 +104,9 @@ def _key(run: Reading) -> tuple[str, ...]:
 
 
 def _scene(alike: Sequence[Reading], rounds: int) -> Scene:
-    long_enough = [as_of(run, rounds) for run in alike if run.rows[-1].round >= rounds]
+    # Of two runs of a seed the shorter one comes last and counts: it was evaluated at its end.
+    longest_first = sorted(alike, key=lambda run: -run.rows[-1].round)
+    long_enough = [as_of(run, rounds) for run in longest_first if run.rows[-1].round >= rounds]
     averaging: dict[float, dict[int, Reading]] = {}
     for run in long_enough:
         if both_ways(run.settings) == REFERENCE:
@@ -186,7 +188,7 @@ def draw(found: Sequence[Scene], path: Path) -> None:
         for name, runs in scene.sides.items():
             (group,) = group_runs(runs.values())
             groups.append(replace(group, label=name))
-        panels.append(Panel(f"{scene.words}, {scene.rounds} rounds", groups))
+        panels.append(Panel(f"{scene.words},\n{scene.rounds} rounds", groups))
     if not panels:
         return
     width, height = grid_size(len(panels))
