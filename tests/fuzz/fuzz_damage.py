@@ -65,7 +65,7 @@ def splice(rng: random.Random, data: bytes, other: bytes, tokens: tuple[bytes, .
 
 
 def insert(rng: random.Random, data: bytes, other: bytes, tokens: tuple[bytes, ...]) -> bytes:
-    """A word of the format; over one of its own where there is one."""
+    """A word of the format, anywhere."""
     if not tokens:
         return replace(rng, data, other, tokens)
     at = rng.randrange(len(data))
@@ -73,4 +73,16 @@ def insert(rng: random.Random, data: bytes, other: bytes, tokens: tuple[bytes, .
     return data[:at] + piece + data[at + rng.choice((0, 1, len(piece))) :]
 
 
-DAMAGES: tuple[Damage, ...] = (flip, replace, number, number, cut, repeat, splice, insert)
+def swap(rng: random.Random, data: bytes, other: bytes, tokens: tuple[bytes, ...]) -> bytes:
+    """A word of the format in place of another that is there: what is still well-formed."""
+    there = [token for token in tokens if token in data]
+    if not there:
+        return insert(rng, data, other, tokens)
+    old = rng.choice(there)
+    alike = [token for token in tokens if len(token) == len(old)]
+    starts = [at for at in range(len(data)) if data.startswith(old, at)]
+    at = rng.choice(starts)
+    return data[:at] + rng.choice(alike) + data[at + len(old) :]
+
+
+DAMAGES: tuple[Damage, ...] = (flip, replace, number, number, cut, repeat, splice, insert, swap)

@@ -380,6 +380,11 @@ JSON_TOKENS = (
     *(b"9" * 400, b"[" * 3000, b"2147483648", b"18446744073709551616"),
     *(b'"\\ud800"', b"\\u001b[2J", b"\xff"),
 )
+# Types of tensors, which fit over each other in the head of a file.
+TENSOR_TOKENS = (
+    *JSON_TOKENS,
+    *(b'"F32"', b'"U32"', b'"I32"', b'"U16"', b'"F16"', b'"C64"', b'"I64"', b'"BF16"', b'"BOOL"'),
+)
 TOML_TOKENS = tuple(
     f"\n{line}\n".encode()
     for line in (
@@ -403,7 +408,9 @@ TARGETS: dict[str, Target] = {
         read_message, (MessageError,), sealed=seal_message, tokens=(bytes(4), b"\xff" * 4)
     ),
     "packs": Target(read_pack, (MessageError,), sealed=seal_message, tokens=JSON_TOKENS),
-    "checkpoints": Target(read_checkpoint, (RunError,), sealed=seal_checkpoint, tokens=JSON_TOKENS),
+    "checkpoints": Target(
+        read_checkpoint, (RunError,), sealed=seal_checkpoint, tokens=TENSOR_TOKENS
+    ),
     "directories": Target(read_directory, (RunError,), tokens=JSON_TOKENS),
     "splits": Target(read_split, (DataError, ConfigError), tokens=JSON_TOKENS),
     "traces": Target(read_channels, (ConfigError,), tokens=JSON_TOKENS),
