@@ -5,10 +5,12 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedwsq.codecs import Danuq, Fixed
 from fedwsq.core.errors import ConfigError, MessageError
-from fedwsq.core.tree import fingerprint
+from fedwsq.core.tree import fingerprint, norm, sub
 from fedwsq.core.types import Key
-from fedwsq.federation.downlink import Chain, WholeModel, way_down
+from fedwsq.federation.charter import difference
+from fedwsq.federation.downlink import Chain, SinceStart, WholeModel, way_down
 from fedwsq.federation.simulation import simulate
 from fedwsq.runs import Run, load_snapshot, save_snapshot
 from fedwsq.transports import Failure, Order, Serial
@@ -21,6 +23,7 @@ CHAIN = {"downlink": {"codec": "danuq", "bits": 1, "mode": "chain", "select": "a
 MODEL = {
     "downlink": {"codec": {"name": "uq", "rounding": "nearest", "scale_per": "channel"}, "bits": 8}
 }
+START = {"downlink": {"codec": "danuq", "bits": 2, "mode": "start", "select": "all"}}
 WHOLE_COHORT = {"data.clients": 4, "clients_per_round": 4}
 
 
@@ -233,6 +236,7 @@ def test_a_difference_of_the_wrong_rate_is_refused():
     [
         ({"downlink.mode": "chian"}, "did you mean chain"),
         ({"downlink.mode": "chain"}, "needs a codec, such as downlink.codec=danuq"),
+        ({"downlink.mode": "start"}, "start codes differences and needs a codec"),
         (
             {"downlink": {"codec": "uq", "bits": 1, "mode": "chain"}},
             "chain needs a code that loses less",
@@ -254,10 +258,10 @@ def test_settings_that_make_no_sense(settings, says):
 
 def test_the_default_codes_nothing():
     assert Downlink().lossless
-    assert isinstance(way_down(Downlink(), Schema({"w": (2,)})), WholeModel)
+    assert isinstance(way_down(Downlink(), Schema({"w": (2,)}), dict), WholeModel)
 
 
-@pytest.mark.parametrize("mode", ["model", "chain"])
+@pytest.mark.parametrize("mode", ["model", "start", "chain"])
 @pytest.mark.parametrize(("codec", "bits"), [("ecq", 0.3), ("ecq", 0.1), ("topk", 0.7)])
 def test_a_rate_that_float32_cannot_hold_goes_down_too(codec, bits, mode):
     downlink = {"codec": codec, "bits": bits, "mode": mode, "select": "all"}
@@ -265,7 +269,7 @@ def test_a_rate_that_float32_cannot_hold_goes_down_too(codec, bits, mode):
     assert [server.step().failures for _ in range(2)] == [{}, {}]
 
 
-@pytest.mark.parametrize("mode", ["model", "chain"])
+@pytest.mark.parametrize("mode", ["model", "start", "chain"])
 def test_widths_may_grow_both_ways(mode):
     """Client 0 is away when widths change, and catches up with differences of two widths."""
     bits = {"name": "growing", "every": 2, "choices": [1, 4]}
@@ -280,7 +284,7 @@ def test_widths_may_grow_both_ways(mode):
     bodies = [len(server.transport.sent[number, 1][1]) for number in range(1, 6)]
     if mode == "chain":
         assert same(held(site, 0, 5), server.snapshot.public.vectors)
-        bodies[0] = bodies[1]  # the first model leads nowhere from
+        bodies[0] = bodies[1]  # nothing leads to the first model
     assert bodies[0] == bodies[1]
     assert bodies[2] == bodies[3] == bodies[4] > 2 * bodies[1]
 
@@ -292,7 +296,7 @@ def test_a_broadcast_of_the_width_of_another_round_is_refused():
     server, _ = federate(tiny(rounds=3, downlink=downlink, **WHOLE_COHORT))
     server.step()
     server.step()
-    way = way_down(server.plan.downlink, server.charter.schema)
+    way = way_down(server.plan.downlink, server.charter.schema, dict)
     _, body = server.transport.sent[2, 1]
     message = decode(body, server.charter.schema)
     assert way.read(message, frozenset({"params"}))
@@ -341,3 +345,85 @@ def test_keeping_messages_keeps_the_whole_model_too(tmp_path):
     names = {path.name for path in (tmp_path / "run" / "messages").iterdir()}
     assert {"round-1-whole.fwsq", "round-1-broadcast.fwsq", "round-2-broadcast.fwsq"} <= names
     assert "round-2-whole.fwsq" not in names
+
+
+# What was learned since the start.
+
+
+def one_bit(start):
+    """Danuq at 1 bit: each value is its tensor's std times 0.7979, with its sign."""
+    schema = Schema({name: tuple(x.shape) for name, x in start.items()})
+    return SinceStart(Downlink(Danuq(), Fixed(1), "all", mode="start"), schema, start)
+
+
+def broadcast_of(way, vectors):
+    empty = Message(Kind.BROADCAST, Key(0, 1, 0), bytes(16))
+    return decode(way.broadcast(vectors, empty).body, way.line.schema, Kind.BROADCAST)
+
+
+def test_what_was_learned_by_hand():
+    """Learned: 3, -1, 1, -3 with a std of sqrt(20 / 3); other vectors travel as they are."""
+    way = one_bit({"w": torch.tensor([10.0, 20.0, 30.0, 40.0])})
+    vectors = {
+        "params": {"w": torch.tensor([13.0, 19.0, 31.0, 37.0])},
+        "momentum": {"w": torch.tensor([3.0, -1.0, 1.0, -3.0])},
+    }
+    found = way.read(broadcast_of(way, vectors), frozenset(vectors))
+    step = 0.7979 * (20 / 3) ** 0.5
+    expected = torch.tensor([10 + step, 20 - step, 30 + step, 40 - step])
+    assert torch.allclose(found["params"]["w"], expected, rtol=1e-4)
+    assert torch.allclose(found["momentum"]["w"], expected - way.start["w"], rtol=1e-4, atol=1e-4)
+
+
+def test_at_the_start_nothing_is_lost():
+    start = {"w": torch.randn(50, generator=torch.Generator().manual_seed(0))}
+    way = one_bit(start)
+    found = way.read(broadcast_of(way, {"params": start}), frozenset({"params"}))
+    assert fingerprint(found["params"]) == fingerprint(start)
+
+
+def lost_in_rounds(settings):
+    """How far from the server's model clients start in each of three rounds, over its norm."""
+    server, site = federate(tiny(rounds=3, **settings))
+    lost = []
+    for number in range(1, 4):
+        before = server.params
+        server.step()
+        sent = server.transport.sent.items()
+        (body,) = {body for (sent_in, _), (_, body) in sent if sent_in == number}
+        received = site.receive(body).vectors["params"]
+        lost.append(float(norm(sub(received, before)) / norm(before)))
+    return lost
+
+
+def test_as_many_bits_lose_less_than_of_the_model_itself():
+    since_start = lost_in_rounds(START)
+    of_the_model = lost_in_rounds({"downlink": START["downlink"] | {"mode": "model"}})
+    assert since_start[0] == 0
+    assert since_start[1] < of_the_model[1] / 5
+    assert since_start[2] < of_the_model[2] / 5
+
+
+def test_two_ends_that_start_elsewhere_hear_of_it(tmp_path):
+    """As they would with a file of weights at one end only."""
+    here = simulate(tiny(**START)).charter
+    there = simulate(tiny(**START)).charter
+    moved = {name: x + 1 for name, x in there.model.initial_params().items()}
+    object.__setattr__(there.model, "initial_params", lambda: moved)
+    assert difference(here.settings, there.settings).startswith('model.start is "')
+    assert "model.start" not in simulate(tiny()).charter.settings
+
+
+def test_it_goes_on_from_a_checkpoint_to_the_same_weights(tmp_path):
+    plan = tiny(rounds=4, **START)
+    server, _ = federate(plan)
+    for _ in range(4):
+        server.step()
+    first, _ = federate(plan)
+    first.step()
+    first.step()
+    save_snapshot(tmp_path, first.snapshot)
+    again, _ = federate(plan, snapshot=load_snapshot(tmp_path)[0])
+    again.step()
+    again.step()
+    assert fingerprint(again.params) == fingerprint(server.params)

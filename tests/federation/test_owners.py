@@ -76,6 +76,7 @@ CASES = {
     "scaffold": {"algorithm": "scaffold"},
     "feedback": {"uplink.error_feedback": True},
     "chain": CHAIN,
+    "start": {"downlink": CHAIN["downlink"] | {"mode": "start"}},
     "own tests": {"data.client_test": 0.2, "eval_clients": True},
 }
 

@@ -75,7 +75,17 @@ def described(charter):
     found["data.std"] = list(form.std)
     found["data.augment"] = form.augment
     found["model.tensors"] = charter.schema.digest.hex()
+    if plan["downlink"]["mode"] == "start":
+        found["model.start"] = start_digest(charter.model.initial_params())
     return found
+
+
+def start_digest(params):
+    """Names with their shapes and little-endian values, in the order of the schema."""
+    text = b""
+    for name, x in params.items():
+        text += f"{name}{tuple(x.shape)}".encode() + x.contiguous().numpy().astype("<f4").tobytes()
+    return hashlib.blake2b(text, digest_size=16).hexdigest()
 
 
 # The description against the code
@@ -85,6 +95,7 @@ PLANS = {
     "plain": {},
     "published schedule": {"training.schedule": "published"},
     "chain": {"downlink": {"codec": "danuq", "bits": 4, "mode": "chain"}},
+    "from the start": {"downlink": {"codec": "danuq", "bits": 1, "mode": "start"}},
     "entropy coded": {"uplink": {"codec": "ecq", "bits": 0.5, "select": "all"}},
     "bits by client": {"uplink.bits": {"name": "per_client", "choices": [1, 2, 4]}},
     "another method": {"algorithm": {"name": "fedprox", "mu": 0.00001}},

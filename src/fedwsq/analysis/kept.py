@@ -106,7 +106,7 @@ def can_train_again(subject: Subject) -> bool:
     plan = subject.plan
     remembers = plan.algorithm.init_client(subject.params) or plan.uplink.error_feedback
     # Noise comes from nowhere that could be asked again, and belongs to what was sent.
-    return not remembers and plan.privacy is None and plan.downlink.mode == "model"
+    return not remembers and plan.privacy is None and plan.downlink.mode != "chain"
 
 
 def _clients(subject: Subject, number: int) -> list[int]:

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from typing import TypeAlias
 
 from fedwsq.core.errors import MessageError
+from fedwsq.core.tree import fingerprint
 from fedwsq.federation.owners import ModelSpec
 from fedwsq.plan import PLACES, Plan, plan_settings
 from fedwsq.wire import Line, Message, Schema
@@ -59,6 +60,9 @@ class Charter:
         for name, value in self.model.format._asdict().items():
             shared[f"data.{name}"] = _plain(value)
         shared["model.tensors"] = self.schema.digest.hex()  # frozen weights count
+        if self.plan.downlink.mode == "start":
+            # Broadcasts mean something only on top of it.
+            shared["model.start"] = fingerprint(self.model.initial_params())
         return shared
 
     @cached_property

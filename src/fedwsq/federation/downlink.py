@@ -1,10 +1,11 @@
-"""How the model travels to the clients: whole, or as coded differences of a public model.
+"""How the model travels to the clients: whole, as what it has learned since its start, or as coded
+differences of a public model.
 
 Each way owns both of its ends: what is broadcast, what a client's order adds to it, and how the
-client gets from there to where it starts. Nobody else asks which of the two it is.
+client gets from there to where it starts. Nobody else asks which of them it is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
@@ -12,7 +13,7 @@ import torch
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.tree import add, sub
-from fedwsq.core.types import Key, Vectors
+from fedwsq.core.types import Key, Params, Vectors
 from fedwsq.wire import Downlink, Kind, Line, Message, Packets, Schema, decode, encode
 from fedwsq.wire.message import (
     EVERYONE,
@@ -110,6 +111,30 @@ def plain_model(schema: Schema) -> WholeModel:
     return WholeModel(Downlink(), schema)
 
 
+class SinceStart(WholeModel):
+    """What the parameters have learned since the start, which both ends make for themselves.
+
+    Weights go a short way from where they start: after ten rounds of ResNet-8 on CIFAR-10 what was
+    learned has a twentieth of their energy. The same bits lose that much less of the model; but a
+    code that leaves out what is small now leaves out what was learned. Other vectors start from
+    nothing, and travel as they are.
+    """
+
+    def __init__(self, link: Downlink, schema: Schema, start: Params) -> None:
+        super().__init__(link, schema)
+        self.start = start
+
+    def broadcast(
+        self, vectors: Vectors, empty: Message, public: PublicModel | None = None
+    ) -> Broadcast:
+        learned = sub(vectors["params"], self.start)
+        return super().broadcast({**vectors, "params": learned}, empty)
+
+    def read(self, message: Message, expected: frozenset[str]) -> Vectors:
+        vectors = super().read(message, expected)
+        return {**vectors, "params": add(self.start, vectors["params"])}
+
+
 @dataclass(frozen=True)
 class ChainBroadcast(Broadcast):
     """The round's difference, and what it takes to bring any client up to it."""
@@ -205,10 +230,12 @@ class Chain:
         return {vector: add(params, decoded[vector]) for vector, params in vectors.items()}
 
 
-def way_down(link: Downlink, schema: Schema) -> Way:
-    """The way that a plan's downlink asks for."""
+def way_down(link: Downlink, schema: Schema, start: Callable[[], Params]) -> Way:
+    """The way that a plan's downlink asks for; `start` makes the parameters of round 0."""
     if link.mode == "chain":
         return Chain(link, schema)
+    if link.mode == "start":
+        return SinceStart(link, schema, start())
     return WholeModel(link, schema)
 
 

@@ -316,7 +316,8 @@ class Server:
 
     @cached_property
     def way(self) -> Way:
-        return way_down(self.plan.downlink, self.charter.schema)
+        charter = self.charter
+        return way_down(self.plan.downlink, charter.schema, charter.model.initial_params)
 
 
 def sane(params: Params) -> bool:

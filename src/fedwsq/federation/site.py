@@ -91,7 +91,7 @@ class Site:
         self.keyring = keyring
         self.promises = promises
         self.model = charter.model.network.to(device)
-        self.way = way_down(charter.plan.downlink, charter.schema)
+        self.way = way_down(charter.plan.downlink, charter.schema, charter.model.initial_params)
         self.scorer = Scorer(charter, device)
         if store is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")

@@ -150,25 +150,27 @@ class Downlink(Link):
     """A link to all clients at once; float32, the default, codes nothing.
 
     Mode "model" codes the parameters themselves, with no memory on either side: a codec with
-    `scales = "channel"` at 8 or 4 bits. Mode "chain" codes each round's difference to the public
+    `scales = "channel"` at 8 or 4 bits. Mode "start" codes their difference to the parameters of
+    round 0, which both ends make from the seed: no memory either, and one or two bits are enough.
+    Mode "chain" codes each round's difference to the public
     model, which both ends hold: a client that was away gets the differences it missed, or the whole
     public model where that is shorter. Whatever a client rebuilt is where it starts from and what
     its update is relative to; the server adds the update to its exact state.
     """
 
-    mode: Literal["model", "chain"] = "model"
+    mode: Literal["model", "start", "chain"] = "model"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.mode not in ("model", "chain"):
-            raise ConfigError(f"downlink mode is {self.mode!r}; it can be model, chain")
+        if self.mode not in ("model", "start", "chain"):
+            raise ConfigError(f"downlink mode is {self.mode!r}; it can be model, start, chain")
         if self.bits.of_round(1) is None:
             raise ConfigError(
                 "downlink.bits must be one number, or growing: a broadcast is the same for everyone"
             )
-        if self.mode == "chain" and self.lossless:
+        if self.mode != "model" and self.lossless:
             raise ConfigError(
-                "downlink.mode = chain codes differences and needs a codec, "
+                f"downlink.mode = {self.mode} codes differences and needs a codec, "
                 "such as downlink.codec=danuq"
             )
         if self.mode == "chain":
@@ -176,7 +178,7 @@ class Downlink(Link):
         if self.error_feedback:
             raise ConfigError(
                 "downlink.error_feedback has no meaning: mode = chain makes up for what was lost, "
-                "model has no memory"
+                "model and start have no memory"
             )
 
     def rate(self, number: int) -> tuple[Rate, ...]:
