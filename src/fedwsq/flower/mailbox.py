@@ -1,4 +1,4 @@
-"""Answers as they come, each waited for on its own.
+"""Messages out, and answers as they come, each waited for on its own.
 
 Flower's pull returns once every answer that has begun to come is there to its last byte. Asked for
 all of them at once, a slow node would hold up the others and the deadline of the round, and nobody
@@ -37,6 +37,29 @@ class Mailbox:
         self._grid = grid
         self._arrived: SimpleQueue[Letter | BaseException] = SimpleQueue()
         self._expected: set[str] = set()
+
+    def post(self, message: Message) -> list[str]:
+        """Hand a message over: its id, or none if it was not taken.
+
+        Flower tries again without end while its SuperLink is away. It does so in a thread of its
+        own: a main thread that waits without a limit does not hear the signal by which another
+        thread, Flower's watch over the SuperLink, ends the ServerApp.
+        """
+        done: SimpleQueue[list[str] | BaseException] = SimpleQueue()
+
+        def push() -> None:
+            try:
+                done.put([number for number in self._grid.push_messages([message]) if number])
+            except BaseException as error:  # whatever it is, it is for who waits
+                done.put(error)
+
+        Thread(target=push, daemon=True).start()
+        while True:
+            with suppress(Empty):
+                came = done.get(timeout=POLL_SECONDS)
+                if isinstance(came, BaseException):
+                    raise came
+                return came
 
     def expect(self, number: str) -> None:
         """Wait for the answer to a message; it comes out of `take`."""

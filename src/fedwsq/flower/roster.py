@@ -224,7 +224,7 @@ class Roster:
     ) -> list[str]:
         """Send a node a message: its id, or none if it was not taken."""
         message = Message(write_request(request), node, kind, ttl=ttl)
-        numbers = [number for number in self.grid.push_messages([message]) if number]
+        numbers = self._mail.post(message)
         length = sum(map(len, request.bodies)) + sum(map(len, request.heads))
         for number in numbers:
             self._sent[number] = Sent(node, time.time(), length, orders)
