@@ -75,9 +75,15 @@ def setting_words(settings: Settings) -> str:
 
 
 def as_of(run: Reading, rounds: int) -> Reading:
-    """The run as it was after so many rounds; how closely it was watched is no matter."""
+    """The run as it was after so many rounds; how closely it was watched is no matter.
+
+    Neither is a bound that no update met: without it the weights would be the same.
+    """
     rows = tuple(row for row in run.rows if row.round <= rounds)
-    settings = {key: value for key, value in run.settings.items() if key not in WATCHED}
+    no_matter = list(WATCHED)
+    if not any(row.clipped for row in rows):
+        no_matter.append("bounds.norm")
+    settings = {key: value for key, value in run.settings.items() if key not in no_matter}
     return replace(run, rows=rows, settings={**settings, "rounds": rounds})
 
 

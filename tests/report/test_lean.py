@@ -116,3 +116,15 @@ def test_factors_are_averaged_as_ratios():
     assert kept.shown_factor([2.0, 8.0]).startswith("4.0 (")
     assert kept.shown_factor([math.e]) == "2.7 (one seed)"
     assert kept.shown_factor([]) == ""
+
+
+def test_a_bound_that_no_update_met_makes_no_other_side(runs):
+    bounded = [replace(run, settings={**run.settings, "bounds.norm": 4.0}) for run in runs[4:]]
+    (scene,) = lean.scenes([*runs[:4], *bounded])
+    assert set(scene.sides["fedws"]) == {0, 1}
+    met = []
+    for run in bounded:
+        rows = tuple(replace(row, clipped=1) for row in run.rows)
+        met.append(replace(run, rows=rows))
+    (scene,) = lean.scenes([*runs[:4], *met])
+    assert not any(len(found) == 2 for found in scene.sides.values())
