@@ -52,11 +52,13 @@ def side_name(settings: Settings) -> str:
 
 
 def both_ways(settings: Settings) -> str:
-    """The side with the code of its broadcasts: `fedwsq-lean 0.5 bits, down ecq 2.5 bits`."""
+    """The side with its broadcasts: `fedwsq-lean 0.5 bits, down ecq 0.5 bits since the start`."""
     name = describe_method(settings)
     codec = settings.get("downlink.codec.name", "float32")
     if codec != "float32":
         name += f", down {codec} {describe_bits(settings, 'downlink')}"
+    if settings.get("downlink.mode") == "start":
+        name += " since the start"
     return name
 
 

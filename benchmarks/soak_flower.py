@@ -107,11 +107,13 @@ class Soak:
             _each(serverapps(), psutil.Process.kill)
             self._start_run()
         else:
-            apps = {app.pid for app in serverapps()}
+            apps = serverapps()
             self.superlink.process.kill()
             self.superlink.process.wait()
             # Until it has noticed, the run is its own.
-            wait(lambda: apps.isdisjoint(descendants()), "the ServerApp's end")
+            _, waiting = psutil.wait_procs(apps, START_SECONDS)
+            if waiting:
+                raise Failed(f"a ServerApp outlived its SuperLink by {START_SECONDS:.0f} s")
             self._start_superlink()
             self._start_run()
 

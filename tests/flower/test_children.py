@@ -9,7 +9,7 @@ import time
 import psutil
 import pytest
 
-from fedwsq.flower.children import Children
+from fedwsq.flower.children import Children, descendants
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
 # Starts another, deaf to SIGTERM and in a session of its own, and waits with it.
@@ -24,7 +24,7 @@ time.sleep(600)
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from fedwsq.flower.children import Children
+from fedwsq.flower.children import Children, descendants
 sleeper = [sys.executable, "-c", "import time; time.sleep(600)"]
 with Children(os.environ) as children:
     child = children.start("one", sleeper, Path(sys.argv[1]))
@@ -84,6 +84,16 @@ def test_so_it_is_however_their_holder_ends(number, tmp_path):
         holder.send_signal(number)
         holder.wait()
     wait_for(lambda: gone(child))
+
+
+def test_a_child_of_one_that_ends_while_all_are_looked_at_is_not_missed(tmp_path, monkeypatch):
+    """As Linux tells: the child was looked at before its parent ended, the parent after that."""
+    told = {7001: f"(a b) Z {os.getpid()} 0", 7002: "(c) S 7001 0", 7003: "(d) S 1 0"}
+    for pid, words in told.items():
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} {words}")
+    monkeypatch.setattr("fedwsq.flower.children.PROCESSES", tmp_path)
+    assert descendants() == [7002]
 
 
 def test_how_one_ended(tmp_path):

@@ -16,6 +16,7 @@ from typing import NamedTuple
 SIGNAL_WHEN_PARENT_DIES = 1
 ADOPT_ORPHANS = 36
 PATIENCE_SECONDS = 10.0
+PROCESSES = Path("/proc")
 
 
 class Child(NamedTuple):
@@ -107,24 +108,27 @@ class Children:
 def descendants() -> list[int]:
     """The processes below this one, as Linux tells; those that have ended are let go."""
     below: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
+    ended = set()
+    for entry in PROCESSES.glob("[0-9]*/stat"):
         try:
             # The name in brackets may have spaces of its own.
             state, parent = entry.read_text().rpartition(")")[2].split()[:2]
         except OSError:
             continue  # gone in between
         pid = int(entry.parent.name)
+        below.setdefault(int(parent), []).append(pid)
         if state == "Z" and int(parent) == os.getpid():
-            _reap(pid)
-        else:
-            below.setdefault(int(parent), []).append(pid)
+            # Its children are ours by now, but may have been looked at when they were not yet.
+            ended.add(pid)
     found: list[int] = []
     ahead = [os.getpid()]
     while ahead:
         children = below.get(ahead.pop(), [])
         found += children
         ahead += children
-    return found
+    for pid in ended:
+        _reap(pid)
+    return [pid for pid in found if pid not in ended]
 
 
 def _reap(pid: int) -> None:
