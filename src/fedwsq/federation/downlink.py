@@ -115,9 +115,8 @@ class SinceStart(WholeModel):
     """What the parameters have learned since the start, which both ends make for themselves.
 
     Weights go a short way from where they start: after ten rounds of ResNet-8 on CIFAR-10 what was
-    learned has a twentieth of their energy. The same bits lose that much less of the model; but a
-    code that leaves out what is small now leaves out what was learned. Other vectors start from
-    nothing, and travel as they are.
+    learned has a twentieth of their energy, the classifier's excepted. The same bits lose that much
+    less of the model. Other vectors start from nothing, and travel as they are.
     """
 
     def __init__(self, link: Downlink, schema: Schema, start: Params) -> None:
