@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from level_tables import EVERY
 
-from fedwsq.codecs import Danuq, Danuq8, Packet, Rates
+from fedwsq.codecs import Danuq, Danuq4, Danuq8, Packet, Rates
 from fedwsq.codecs.levels import edges, levels
 from fedwsq.codecs.packing import unpack
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
@@ -527,7 +527,7 @@ def test_one_group_out_of_its_band_is_enough():
     assert codec.encode(x, torch.tensor([1.0, 1.0, 1.0]), 2, seed=0).own_scale
 
 
-# Danuq8
+# Danuq8 and Danuq4
 
 
 def test_danuq8_has_the_exact_256_levels_over_the_largest():
@@ -540,3 +540,15 @@ def test_danuq8_has_the_exact_256_levels_over_the_largest():
     assert packet.side == (4.0,)
     nearest = min(range(256), key=lambda k: abs(q[k] + 0.25))
     assert codes(packet).tolist() == [255, 127, nearest]
+
+
+def test_danuq4_has_the_exact_16_levels_over_the_largest():
+    q = Danuq4().levels(4)
+    exact = levels(4, "optimal")
+    assert q == pytest.approx([level / exact[-1] for level in exact])
+    assert (len(q), q[7], q[15]) == (16, 0.0, 1.0)
+    packet = Danuq4().encode(torch.tensor([4.0, 0.0, -1.0]), torch.empty(0), 4, seed=0)
+    assert packet.side == (4.0,)
+    nearest = min(range(16), key=lambda k: abs(q[k] + 0.25))
+    assert codes(packet).tolist() == [15, 7, nearest]
+    assert len(packet.code) == 2

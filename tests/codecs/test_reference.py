@@ -15,6 +15,7 @@ from emulated_gpu import Gpu, every_gpu
 from fedwsq.codecs import (
     CODECS,
     Danuq,
+    Danuq4,
     Danuq8,
     Fp,
     Nf,
@@ -224,7 +225,7 @@ VARIANTS = {
         f"{codec.__name__.lower()}-{unit}-{scale_per}": codec(
             unit=unit, rounding="nearest", scale_per=scale_per, block=48
         )
-        for codec in (Danuq8, Fp, Nf, Sign)
+        for codec in (Danuq4, Danuq8, Fp, Nf, Sign)
         for unit in get_args(Unit)
         for scale_per in ("tensor", "channel", "block")
     },
@@ -240,7 +241,7 @@ BY_CHANCE = {  # and by arithmetic: rounded on the CPU
 OTHERS = {
     name: codec()
     for name, codec in CODECS.items()
-    if name not in ("danuq", "danuq8", "fp", "nf", "sign")
+    if name not in ("danuq", "danuq4", "danuq8", "fp", "nf", "sign")
 }
 # Blocks stand for the other groups: there are many, and the last is shorter.
 ALL = (

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -362,17 +363,68 @@ def broadcast_of(way, vectors):
 
 
 def test_what_was_learned_by_hand():
-    """Learned: 3, -1, 1, -3 with a std of sqrt(20 / 3); other vectors travel as they are."""
+    """Other vectors travel as they are.
+
+    kept = (10 * 13 + 20 * 19 + 30 * 31 + 40 * 37) / (10^2 + 20^2 + 30^2 + 40^2) = 2920 / 3000.
+    Learned: 49 / 15, -7 / 15, 9 / 5, -29 / 15, of mean 2 / 3; squares of what is left of them:
+    2 * 2.6^2 + 2 * (17 / 15)^2 over 3, so a std of 2.3158.
+    """
     way = one_bit({"w": torch.tensor([10.0, 20.0, 30.0, 40.0])})
     vectors = {
         "params": {"w": torch.tensor([13.0, 19.0, 31.0, 37.0])},
         "momentum": {"w": torch.tensor([3.0, -1.0, 1.0, -3.0])},
     }
-    found = way.read(broadcast_of(way, vectors), frozenset(vectors))
+    message = broadcast_of(way, vectors)
+    assert message.metrics == {"kept": pytest.approx(2920 / 3000, rel=1e-12)}
+
+    found = way.read(message, frozenset(vectors))
+    kept = 2920 / 3000
+    step = 0.7979 * (2 * (2.6**2 + (17 / 15) ** 2) / 3) ** 0.5
+    expected = [10 * kept + step, 20 * kept - step, 30 * kept + step, 40 * kept - step]
+    assert found["params"]["w"].tolist() == pytest.approx(expected, rel=1e-5)
     step = 0.7979 * (20 / 3) ** 0.5
-    expected = torch.tensor([10 + step, 20 - step, 30 + step, 40 - step])
-    assert torch.allclose(found["params"]["w"], expected, rtol=1e-4)
-    assert torch.allclose(found["momentum"]["w"], expected - way.start["w"], rtol=1e-4, atol=1e-4)
+    assert found["momentum"]["w"].tolist() == pytest.approx([step, -step, step, -step], rel=1e-5)
+
+
+def test_what_decay_took_costs_no_bits():
+    """A quarter of the start, and nothing learned: one number says so, at any width."""
+    start = {"w": torch.tensor([1.0, -2.0, 4.0, -8.0])}
+    way = one_bit(start)
+    params = {"w": start["w"] / 4}
+    found = way.read(broadcast_of(way, {"params": params}), frozenset({"params"}))
+    assert fingerprint(found["params"]) == fingerprint(params)
+
+
+def test_only_coded_tensors_are_held_against_what_is_kept():
+    """Half of the weights is kept; the bias is sent as its difference to where it started."""
+    start = {
+        "stem": torch.ones(1, 1, 1),
+        "w": torch.tensor([[[2.0, -2.0]]]),
+        "b": torch.tensor([3.0, 5.0]),
+    }
+    schema = Schema({name: tuple(x.shape) for name, x in start.items()})
+    way = SinceStart(Downlink(Danuq(), Fixed(1), "published", mode="start"), schema, start)
+    params = {"stem": torch.ones(1, 1, 1), "w": start["w"] / 2, "b": torch.tensor([4.0, 5.5])}
+    message = broadcast_of(way, {"params": params})
+    assert message.metrics == {"kept": 0.5}
+    assert message.packets["params"]["b"].code == np.array([1.0, 0.5], "<f4").tobytes()
+    found = way.read(message, frozenset({"params"}))
+    assert fingerprint(found["params"]) == fingerprint(params)
+
+
+def test_a_start_of_zeros_is_kept_whole():
+    way = one_bit({"w": torch.zeros(3)})
+    message = broadcast_of(way, {"params": {"w": torch.tensor([0.0, 1.0, -1.0])}})
+    assert message.metrics == {"kept": 1.0}
+
+
+@pytest.mark.parametrize("metrics", [{}, {"loss": 1.0}, {"kept": 1001.0}, {"kept": -1e20}])
+def test_a_broadcast_that_keeps_nothing_known_is_refused(metrics):
+    start = {"w": torch.tensor([1.0, 2.0])}
+    way = one_bit(start)
+    message = replace(broadcast_of(way, {"params": start}), metrics=metrics)
+    with pytest.raises(MessageError, match=r"since the start says that .* of it is kept"):
+        way.read(message, frozenset({"params"}))
 
 
 def test_at_the_start_nothing_is_lost():

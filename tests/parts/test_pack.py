@@ -25,6 +25,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # The squared error of each codec at its usual rate on N(0, 1), relative; with room for a sample.
 LOSSES = {
     "danuq": 0.013,
+    "danuq4": 0.02,
     "danuq8": 1e-3,
     "ecq": 0.01,
     "eden": 0.013,

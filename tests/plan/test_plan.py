@@ -113,7 +113,7 @@ def test_overrides_may_be_a_mapping():
         ("rho=0.1", r"did you mean model\.standardize\.rho"),
         (
             "uplink.codec=danq",
-            "uplink.codec is 'danq'; it can be danuq, danuq8, .*did you mean danuq",
+            "uplink.codec is 'danq'; it can be danuq, danuq4, danuq8, .*did you mean danuq",
         ),
         ("uplink.bits=3", "danuq has no 3-bit rate; it offers 1, 2, 4"),
         ("uplink.bits=true", "uplink.bits"),

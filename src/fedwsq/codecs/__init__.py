@@ -11,7 +11,7 @@ from fedwsq.core import lazy
 _HOMES = {
     "fedwsq.codecs.base": "Codec Packet Stateless",
     "fedwsq.codecs.bits": "BITS BitPolicy Fixed",
-    "fedwsq.codecs.danuq": "Danuq Danuq8",
+    "fedwsq.codecs.danuq": "Danuq Danuq4 Danuq8",
     "fedwsq.codecs.ecq": "Ecq",
     "fedwsq.codecs.eden": "Eden",
     "fedwsq.codecs.float16": "Float16",
@@ -30,7 +30,7 @@ _HOMES = {
 if typing.TYPE_CHECKING:
     from fedwsq.codecs.base import Codec, Packet, Stateless
     from fedwsq.codecs.bits import BITS, BitPolicy, Fixed
-    from fedwsq.codecs.danuq import Danuq, Danuq8
+    from fedwsq.codecs.danuq import Danuq, Danuq4, Danuq8
     from fedwsq.codecs.ecq import Ecq
     from fedwsq.codecs.eden import Eden
     from fedwsq.codecs.float16 import Float16
@@ -53,6 +53,7 @@ __all__ = [
     "BitPolicy",
     "Codec",
     "Danuq",
+    "Danuq4",
     "Danuq8",
     "Ecq",
     "Eden",

@@ -182,14 +182,26 @@ class Danuq(Levelled):
         return Coded(packet.code, bits, packet.numel, self._table(bits).levels, scales)
 
 
-@dataclass(frozen=True)
-class Danuq8(Grid):
-    """DANUQ's exact 256 levels with a scale of their own: for what a link does not select."""
-
-    wire_id = 12
-    rates = Rates.of(8)
+class Solved(Grid):
+    """DANUQ's exact levels with a scale of their own: for what a link does not select."""
 
     def levels(self, bits: int) -> tuple[float, ...]:
         """The optimal levels with the uppermost at 1."""
         found = levels(bits, "optimal")
         return tuple(level / found[-1] for level in found)
+
+
+@dataclass(frozen=True)
+class Danuq8(Solved):
+    """256 levels: next to nothing is lost."""
+
+    wire_id = 12
+    rates = Rates.of(8)
+
+
+@dataclass(frozen=True)
+class Danuq4(Solved):
+    """16 levels: a hundredth is lost, which is little beside what fewer bits lose of the rest."""
+
+    wire_id = 16
+    rates = Rates.of(4)

@@ -1,7 +1,7 @@
 """Every codec by the name that a config has for it."""
 
 from fedwsq.codecs.base import Codec
-from fedwsq.codecs.danuq import Danuq, Danuq8
+from fedwsq.codecs.danuq import Danuq, Danuq4, Danuq8
 from fedwsq.codecs.ecq import Ecq
 from fedwsq.codecs.eden import Eden
 from fedwsq.codecs.float16 import Float16
@@ -16,6 +16,7 @@ from fedwsq.codecs.uq import Uq
 
 CODECS: dict[str, type[Codec]] = {
     "danuq": Danuq,
+    "danuq4": Danuq4,
     "danuq8": Danuq8,
     "ecq": Ecq,
     "eden": Eden,

@@ -5,10 +5,11 @@ Each way owns both of its ends: what is broadcast, what a client's order adds to
 client gets from there to where it starts. Nobody else asks which of them it is.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+import numpy as np
 import torch
 
 from fedwsq.core.errors import MessageError
@@ -24,6 +25,8 @@ from fedwsq.wire.message import (
 )
 
 MAX_DIFFERENCES = MAX_VECTORS // 2  # that an order carries at most
+KEPT = "kept"  # the metric of a broadcast that says how much of the start is left
+MAX_KEPT = 1e3  # weights that grew a thousandfold along their start are no model's
 
 
 class PublicModel(NamedTuple):
@@ -114,9 +117,11 @@ def plain_model(schema: Schema) -> WholeModel:
 class SinceStart(WholeModel):
     """What the parameters have learned since the start, which both ends make for themselves.
 
-    Weights go a short way from where they start: after ten rounds of ResNet-8 on CIFAR-10 what was
-    learned has a twentieth of their energy, the classifier's excepted. The same bits lose that much
-    less of the model. Other vectors start from nothing, and travel as they are.
+    What is left of the start has a known direction, so that one number says all of it: weight decay
+    takes it down to a third within 35 accelerated rounds of ResNet-8 on CIFAR-10, where the plain
+    difference to the start would have twice the energy of the weights. Every coded tensor is its
+    difference to `kept` times its start; the others, which have bits enough, are differences to the
+    start itself. Other vectors start from nothing, and travel as they are.
     """
 
     def __init__(self, link: Downlink, schema: Schema, start: Params) -> None:
@@ -126,12 +131,43 @@ class SinceStart(WholeModel):
     def broadcast(
         self, vectors: Vectors, empty: Message, public: PublicModel | None = None
     ) -> Broadcast:
-        learned = sub(vectors["params"], self.start)
-        return super().broadcast({**vectors, "params": learned}, empty)
+        params = vectors["params"]
+        kept = share_kept(params, self.start, self.line.coded)
+        learned = sub(params, self._expected(kept))
+        return super().broadcast(
+            {**vectors, "params": learned}, replace(empty, metrics={KEPT: kept})
+        )
 
     def read(self, message: Message, expected: frozenset[str]) -> Vectors:
+        kept = message.metrics.get(KEPT)
+        if kept is None or abs(kept) > MAX_KEPT:
+            raise MessageError(
+                f"a broadcast since the start says that {kept} of it is kept; "
+                f"it must say how much, and at most {MAX_KEPT:g}"
+            )
         vectors = super().read(message, expected)
-        return {**vectors, "params": add(self.start, vectors["params"])}
+        return {**vectors, "params": add(self._expected(kept), vectors["params"])}
+
+    def _expected(self, kept: float) -> Params:
+        """The model as it would be, had it learned nothing."""
+        coded = self.line.coded
+        return {name: kept * x if name in coded else x for name, x in self.start.items()}
+
+
+def share_kept(params: Params, start: Params, names: Collection[str]) -> float:
+    """The factor c that brings c times the start closest to the parameters, over `names` together.
+
+    In float64 and one order, as every part of a result. 1 where the start is all zeros.
+    """
+    along = 0.0
+    energy = 0.0
+    for name in start:
+        if name in names:
+            before = start[name].double().cpu().numpy()
+            now = params[name].double().cpu().numpy()
+            along += float(np.add.reduce(before * now, axis=None))
+            energy += float(np.add.reduce(before * before, axis=None))
+    return along / energy if energy else 1.0
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from fedwsq.codecs.base import MAX_MAGNITUDE, flat_values, largest_magnitude
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
-from fedwsq.core.tree import fingerprint
-from fedwsq.core.types import Channel, Cohort, Key, Params, State
+from fedwsq.core.tree import axpy, fingerprint
+from fedwsq.core.types import Channel, Cohort, Key, Params, State, Update
 from fedwsq.evaluation import moving_average
 from fedwsq.federation.asking import Asking
 from fedwsq.federation.bounds import Usual, bounded_sides
@@ -268,7 +268,8 @@ class Server:
             return idle
         cohort = Cohort(number, sampled, len(folded.replies), self.plan.data.clients)
         with one_thread():
-            server = self.plan.algorithm.server_update(before.server, folded.mean(), cohort)
+            mean = self.decay(before, folded.mean())
+            server = self.plan.algorithm.server_update(before.server, mean, cohort)
         if not all(sane(params) for params in server.values()):
             folded.refuse(
                 f"the round's update made the model not finite or above {LARGEST_WEIGHT:g}; "
@@ -279,6 +280,15 @@ class Server:
         sides = bounded_sides(before.shared, folded.sides, self.plan.bounds.scale)
         shared = self.charter.uplink.fold(before.shared, sides)
         return replace(idle, server=server, shared=shared, usual=before.usual.after(folded.seen))
+
+    def decay(self, before: Snapshot, mean: Update) -> Update:
+        """The mean update with what weight decay would have added, if it is left to the server."""
+        shrinkage = self.plan.training.shrinkage(mean.metrics.get("lr_sum", 0.0))
+        if not shrinkage:
+            return mean
+        started = self.plan.algorithm.broadcast(before.server)["params"]
+        delta = axpy(shrinkage, started, mean.vectors["delta"])
+        return replace(mean, vectors={**mean.vectors, "delta": delta})
 
     def evaluate(self, after: Snapshot) -> Verdict:
         """Score the model in every `eval_every`-th round and in the last, and by client if asked.

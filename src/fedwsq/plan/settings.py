@@ -179,6 +179,11 @@ class Plan:
             raise ConfigError(
                 "eval_clients needs metric = accuracy: it weighs the accuracy of each class"
             )
+        if self.training.decay_on == "server" and (self.uplink.counts or self.privacy is not None):
+            raise ConfigError(
+                "training.decay_on = server goes by the steps that clients report, and with "
+                "uplink.counts, uplink.secure or privacy they do not; leave it at clients"
+            )
         if self.uplink.counts:
             self._require_one_sum()
         if self.privacy is not None:

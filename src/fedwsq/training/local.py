@@ -84,7 +84,7 @@ class LocalTask:
         params = load(self.model, start)
         self.model.train()
         loss = loss or self.loss
-        decay = self.training.weight_decay
+        decay = self.training.local_decay
         optimizer = self.training.optimizer.build(params.values(), decay, extra_decay)
 
         # Summed where it is computed: to read a loss at every step would keep a GPU waiting.

@@ -1,5 +1,6 @@
 """The settings of local work, and the learning rates that follow from them."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,6 +22,8 @@ class Training:
     lr_decay: float = 0.995  # per round, and again per local epoch
     schedule: Literal["plain", "published"] = "plain"
     weight_decay: float = 1e-3
+    # Who pulls the weights towards zero: clients at every step, or the server once a round.
+    decay_on: Literal["clients", "server"] = "clients"
     clip_norm: float = 10.0  # of all gradients together; 0 is off
     agc: float = 0.0  # adaptive clipping of each output unit's gradient, before the norm; 0 is off
     criterion: Criterion = CROSS_ENTROPY
@@ -38,6 +41,19 @@ class Training:
             )
         require(FROM_0_FINITE, batch_size=self.batch_size, weight_decay=self.weight_decay)
         require(FROM_0_FINITE, clip_norm=self.clip_norm, agc=self.agc)
+
+    @property
+    def local_decay(self) -> float:
+        """What is left to clients."""
+        return self.weight_decay if self.decay_on == "clients" else 0.0
+
+    def shrinkage(self, lr_sum: float) -> float:
+        """What the server adds to weights, as a share of them, for steps of so much in all.
+
+        Next to an update a decay is small and the same everywhere: a code of less than a bit drops
+        it. Standardized weights then never get shorter, and learn ever more slowly.
+        """
+        return math.expm1(-(self.weight_decay - self.local_decay) * lr_sum)
 
     def batch_size_for(self, examples: int) -> int:
         """As given, or so that an epoch over a shard has at most `batches_per_epoch` batches."""
