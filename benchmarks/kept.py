@@ -11,6 +11,8 @@ from fedwsq.report.groups import describe_bits, describe_method
 from fedwsq.runs.reading import Reading
 
 WATCHED = ("eval_every", "record.rounds")  # what changes no weight
+# Settings that came later, as runs from before have them without saying so.
+SINCE: Mapping[str, object] = {"training.decay_on": "clients"}
 # What two sides must share to be compared. Not their length: an earlier round of a longer run is
 # that round of a shorter one, bit for bit, as long as no schedule depends on the end.
 SAME = (
@@ -59,6 +61,8 @@ def both_ways(settings: Settings) -> str:
         name += f", down {codec} {describe_bits(settings, 'downlink')}"
     if settings.get("downlink.mode") == "start":
         name += " since the start"
+    if settings.get("training.decay_on") == "server":
+        name += ", decay on the server"
     return name
 
 
@@ -86,6 +90,8 @@ def as_of(run: Reading, rounds: int) -> Reading:
     if not any(row.clipped for row in rows):
         no_matter.append("bounds.norm")
     settings = {key: value for key, value in run.settings.items() if key not in no_matter}
+    for key, usual in SINCE.items():
+        settings.setdefault(key, usual)
     return replace(run, rows=rows, settings={**settings, "rounds": rounds})
 
 

@@ -29,7 +29,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -82,14 +82,8 @@ class Ecq(Stateless):
 
     Nothing is shared: step and model travel with each packet. A tensor's code is never longer than
     its elements times the rate, or 16 bytes. Biased: what is near 0 becomes 0.
-
-    `scale = "least-squares"` comes closest to one vector. Below a bit that is far too short: of an
-    update at a quarter of a bit a fourth of the length along itself is left. "projection" sends the
-    step times |x|^2 / <x, decoded>, as EDEN scales its levels, so that nothing along the vector is
-    lost: farther from each, and nearer to their mean where many are added up.
     """
 
-    scale: Literal["least-squares", "projection"] = "least-squares"
     wire_id = 13  # 10 was a code of the same name by another coder
     rates = Rates.between(0.1, 8.0)
 
@@ -99,18 +93,7 @@ class Ecq(Stateless):
         largest = largest_magnitude(values)
         require_finite(largest, "ecq")
         step, code = finest_code(values, largest, self.max_bytes(len(values), rate))
-        packet = Packet(code, (step,), rate, len(values), own_scale=True, rows=rows_of(x.shape))
-        if self.scale == "projection" and code:
-            packet = packet._replace(side=(step * self._stretch(values, packet),))
-        return packet
-
-    def _stretch(self, values: Floats, packet: Packet) -> float:
-        """What the decoded vector is multiplied with to reach as far along `values` as they do."""
-        decoded = np.empty_like(values)
-        add_values(packet, 1.0, decoded, add=False)
-        energy = float(np.add.reduce(np.square(values, dtype=np.float64)))
-        along = float(np.add.reduce(np.multiply(values, decoded, dtype=np.float64)))
-        return energy / along
+        return Packet(code, (step,), rate, len(values), own_scale=True, rows=rows_of(x.shape))
 
     def check(self, packet: Packet) -> None:
         """Read the model; any stream behind a sound one decodes to values it allows."""
