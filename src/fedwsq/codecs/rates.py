@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,3 +59,24 @@ class Rates:
         """The rate as a number of whole bits, for codecs that offer only such."""
         self.require(rate, who)
         return int(rate)
+
+
+def spread_rates(sizes: Mapping[str, int], mean: Rate, offered: Rates) -> dict[str, Rate]:
+    """A rate for each tensor, `mean` over all elements, so that what tensors lose adds up to least.
+
+    Of R bits an element, a tensor of n elements loses about 4^-R of itself and takes n R bits.
+    Tensors count alike, as each is a layer that all others depend on, so a further bit is best
+    spent where 4^-R / n is most: R = log4(level / n), or the least or the most on offer.
+    """
+    lowest, highest = offered.listed
+    found: dict[str, Rate] = {}
+    largest_first = sorted((name for name in sizes if sizes[name]), key=lambda name: -sizes[name])
+    budget = mean * sum(sizes.values())
+    for at, name in enumerate(largest_first):
+        left = [sizes[each] for each in largest_first[at:]]
+        # log4 of the level at which those left spend just what is left.
+        level = (budget + sum(n * math.log2(n) / 2 for n in left)) / sum(left)
+        rate = level - math.log2(sizes[name]) / 2
+        found[name] = min(max(rate, lowest), highest)
+        budget -= found[name] * sizes[name]
+    return found

@@ -14,6 +14,7 @@ PLAIN: dict[str, Any] = {
     "model.standardize": "none",
     "uplink": {"codec": "float32"},
     "aggregation": "examples",
+    "training.decay_on": "clients",
 }
 
 
@@ -215,17 +216,32 @@ METHODS: dict[str, Method] = {
         cites="FedWSQ",
     ),
     "fedwsq-lean": Method(
-        "fewest bytes to an accuracy: acceleration, and entropy-coded weights both ways",
+        "fewest bytes to an accuracy: acceleration, and what was learned entropy-coded both ways",
         {
             "algorithm": "fedacg",
             "model.standardize": "ws",
-            "uplink": {"codec": "ecq", "bits": 0.5, "select": "weights", "rest": "danuq8"},
-            "downlink": {"codec": "ecq", "bits": 2.5, "select": "weights", "rest": "danuq8"},
+            "training.decay_on": "server",
+            "uplink": {
+                "codec": "ecq",
+                "bits": {"name": "growing", "every": 36, "choices": [0.25, 0.5]},
+                "spread": "tensors",
+                "rest": "danuq4",
+            },
+            "downlink": {
+                "mode": "start",
+                "codec": "ecq",
+                "bits": {"name": "growing", "every": 12, "choices": [0.25, 0.5, 1, 1.5, 2]},
+                "spread": "tensors",
+                "rest": "danuq4",
+            },
         },
-        client="cross-entropy + beta |w - sent|^2",
-        server="m <- lam m + mean delta; w + m; sends w + lam m",
+        client="cross-entropy + beta |w - sent|^2, no weight decay",
+        server="m <- lam m + mean delta, decayed; w + m; sends w + lam m",
         state="server: m",
-        extra_bytes="half a bit a weight up and 2.5 bits down instead of 32, 8 bits for the rest",
+        extra_bytes=(
+            "a quarter of a bit a coded weight up, half a bit from round 37 on; down a quarter of "
+            "a bit, 2 bits from round 49 on; 4 bits for the rest"
+        ),
         departs=(
             "not of the paper: FedACG with its weight standardization, and another code in both "
             "directions (benchmarks/RESULTS.md)"

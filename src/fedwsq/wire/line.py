@@ -15,6 +15,7 @@ from fedwsq.codecs import Codec, Float32
 from fedwsq.codecs.base import MAX_MAGNITUDE, Extent, Packet, extent_of, flat_values, on_gpu
 from fedwsq.codecs.bits import Request
 from fedwsq.codecs.measure import normal_error
+from fedwsq.codecs.rates import spread_rates
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Channel, Key, Params, Rate, Vectors
@@ -199,11 +200,21 @@ class Line:
         assert rest is not None  # the link saw to it
         return tuple(as_sent(granted.get(name, rest)) for name in self.schema.names)
 
+    def rates(self, granted: tuple[Rate, ...]) -> tuple[Rate, ...]:
+        """One for each tensor of the schema, from what an order carries."""
+        if len(granted) > 1 or self.link.spread == "elements":
+            return granted if len(granted) > 1 else granted * len(self.slots)
+        (mean,) = granted
+        each = spread_rates(self.coded_sizes, mean, self.link.codec.rates)
+        return tuple(as_sent(each.get(name, mean)) for name in self.schema.names)
+
     def reply_bytes(self, rates: Rate | Mapping[str, Rate], vectors: tuple[str, ...]) -> int:
         """The length of a whole reply; at most, where a code's length depends on the data."""
         tensors = 0
+        if not isinstance(rates, Mapping):
+            rates = dict(zip(self.schema.names, self.rates((rates,)), strict=True))
         for slot in self.slots:
-            asked = rates.get(slot.name, 0.0) if isinstance(rates, Mapping) else rates
+            asked = rates.get(slot.name, 0.0)
             rows = self.schema.rows[slot.name]
             size = self.schema.sizes[slot.name]
             tensors += entry_bytes(slot.codec, size, rows, slot.only_rate or asked)
@@ -390,9 +401,8 @@ class Line:
         return functools.lru_cache(maxsize=REMEMBERED)(self._make_items)
 
     def _make_items(self, vector: str, granted: tuple[Rate, ...]) -> list[Item]:
-        rates = granted if len(granted) > 1 else granted * len(self.slots)
         found = []
-        for slot, rate in zip(self.slots, rates, strict=True):
+        for slot, rate in zip(self.slots, self.rates(granted), strict=True):
             size = self.schema.sizes[slot.name]
             rows = self.schema.rows[slot.name]
             at = slot.only_rate or rate

@@ -31,6 +31,7 @@ def everything(shapes: Shapes) -> list[str]:
 MAX_VOTERS = 256  # that can be counted in a round: sums of their logarithms fit 32 bits
 
 Select = Literal["published", "weights", "all"]
+Spread = Literal["elements", "tensors"]
 SELECTS: dict[str, Callable[[Shapes], list[str]]] = {
     "published": published,
     "weights": weights,
@@ -43,6 +44,9 @@ class Link:
     """A codec, who decides its bits, and the tensors it takes; the `rest` has a codec of its own.
 
     A codec with a single rate leaves nothing to decide: it runs at that rate whatever `bits` says.
+    What `bits` grants is a mean over all coded elements. With `spread = "elements"` each has just
+    that; with "tensors" the elements of small tensors have more and those of large ones less
+    (`codecs.rates.spread_rates`), which needs a codec that has every rate of an interval.
     With `error_feedback` what a code lost is added to what its sender codes next (Seide et al.,
     2014; arXiv:1901.09847).
     """
@@ -51,11 +55,19 @@ class Link:
     bits: BitPolicy = Fixed()
     select: Select = "published"
     rest: Codec = Float32()
+    spread: Spread = "elements"
     error_feedback: bool = False
 
     def __post_init__(self) -> None:
         if self.select not in get_args(Select):
             raise ConfigError(f"select is {self.select!r}; it can be {', '.join(SELECTS)}")
+        if self.spread not in get_args(Spread):
+            raise ConfigError(f"spread is {self.spread!r}; it can be elements, tensors")
+        if self.spread == "tensors" and self.codec.rates.fixed_length:
+            raise ConfigError(
+                f"spread = tensors needs a codec of any rate, such as ecq; {name_of(self.codec)} "
+                f"offers {self.codec.rates}"
+            )
         if self.rest.rates.only is None:
             single = [name for name, codec in CODECS.items() if codec().rates.only is not None]
             raise ConfigError(f"rest needs a codec with a single rate: one of {', '.join(single)}")
