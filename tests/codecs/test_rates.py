@@ -1,8 +1,12 @@
+import itertools
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedwsq.codecs import Rates
+from fedwsq.codecs.rates import spread_rates
 from fedwsq.core.errors import ConfigError
 
 FEW = Rates.of(4, 1, 2)
@@ -44,3 +48,60 @@ def test_equal_rates_are_equal():
     assert Rates.of(1, 2, 4) == FEW
     assert hash(FEW) == hash(Rates.of(1, 2, 4))
     assert Rates.of(1, 2) != Rates.between(1, 2)
+
+
+# Rates spread over tensors
+
+
+def spent(sizes, rates):
+    return sum(sizes[name] * rates[name] for name in sizes)
+
+
+def test_spread_by_hand():
+    """64 R + 4 S = 68 and S = R + 2, as log4 of 64 / 4 is 2: R = 60 / 68."""
+    found = spread_rates({"small": 4, "large": 64}, 1.0, RANGE)
+    assert found == {"large": pytest.approx(60 / 68), "small": pytest.approx(60 / 68 + 2)}
+
+
+def test_what_would_get_less_than_the_least_gets_that():
+    """Without a least, the large one would be at -0.12; the small one has all that is left."""
+    found = spread_rates({"large": 64, "small": 4}, 0.1, RANGE)
+    assert found == {"large": 0.05, "small": pytest.approx((6.8 - 3.2) / 4)}
+
+
+def test_nothing_is_above_the_most_and_empty_tensors_have_no_rate():
+    found = spread_rates({"large": 2**16, "none": 0, "one": 1}, 7.9, RANGE)
+    assert found["one"] == 8
+    assert found["large"] < 8
+    assert "none" not in found
+    assert spread_rates({}, 1.0, RANGE) == {}
+
+
+def test_no_other_spending_loses_less():
+    """Brute force over rates in steps of 0.05 that spend no more."""
+    sizes = {"a": 100, "b": 30, "c": 7}
+    best = spread_rates(sizes, 0.6, RANGE)
+    budget = 0.6 * 137
+    least = sum(4.0**-rate for rate in best.values())
+    tried = [0.05 * k for k in range(1, 90)]
+    for rates in itertools.product(tried, repeat=3):
+        if spent(sizes, dict(zip(sizes, rates, strict=True))) <= budget:
+            assert sum(4.0**-rate for rate in rates) >= least - 1e-9
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.integers(0, 10**7), max_size=12),
+    st.floats(0.05, 8.0),
+)
+def test_a_spread_keeps_its_mean_and_its_order(sizes, mean):
+    found = spread_rates(sizes, mean, RANGE)
+    assert found.keys() == {name for name in sizes if sizes[name]}
+    assert all(rate in RANGE for rate in found.values())
+    elements = sum(sizes.values())
+    total = sum(sizes[name] * rate for name, rate in found.items())
+    assert total <= mean * elements * (1 + 1e-9) + 1e-9
+    if elements and max(found.values()) < 8:
+        assert total == pytest.approx(mean * elements, rel=1e-6)
+    by_size = sorted(found, key=lambda name: sizes[name])
+    for smaller, larger in itertools.pairwise(by_size):
+        assert found[smaller] >= found[larger] - 1e-9

@@ -6,7 +6,7 @@ import pytest
 from fedwsq.algorithms import FedAvg
 from fedwsq.algorithms.fedacg import FedACG
 from fedwsq.algorithms.server_opt import Adam, Momentum
-from fedwsq.codecs import Danuq, Danuq8, Ecq, Fixed, Float32
+from fedwsq.codecs import Danuq, Danuq4, Ecq, Fixed, Float32
 from fedwsq.codecs.uq import Uq
 from fedwsq.core.errors import ConfigError
 from fedwsq.federation.server import first_snapshot
@@ -47,18 +47,23 @@ def test_named_methods_are_compositions():
         assert plans[name].algorithm == FedAvg()
 
 
-def test_the_lean_method_codes_weights_both_ways_and_the_rest_at_8_bits():
+def test_the_lean_method_codes_what_was_learned_both_ways_at_widths_that_grow():
     plan = load_plan("quickstart", ["method=fedwsq-lean"])
     assert plan.algorithm == FedACG()
     assert plan.model.standardize == WeightStandardization()
-    for link, bits in ((plan.uplink, 0.5), (plan.downlink, 2.5)):
-        assert (link.codec, link.bits) == (Ecq(), Fixed(bits))
-        assert (link.select, link.rest) == ("weights", Danuq8())
-    # As the case "lean" of the grid that it was found with.
-    grid = tomllib.loads((ROOT / "benchmarks" / "lean_grid.toml").read_text())
-    (case,) = (each for each in grid["cases"] if each["label"] == "lean")
-    spelled = {key: value for key, value in case.items() if key != "label"}
-    assert load_plan("quickstart", spelled) == plan
+    assert plan.training.decay_on == "server"
+    assert plan.downlink.mode == "start"
+    for link in (plan.uplink, plan.downlink):
+        assert (link.codec, link.select) == (Ecq(), "published")
+        assert (link.rest, link.spread) == (Danuq4(), "tensors")
+    widths = [(plan.uplink.bits.of_round(n), plan.downlink.rate(n)) for n in (1, 24, 37, 200)]
+    assert widths == [(0.25, (0.25,)), (0.25, (0.5,)), (0.5, (1.5,)), (0.5, (2.0,))]
+
+
+def test_no_method_leaves_decay_to_the_server_of_another():
+    lean = {"method": "fedwsq-lean"}
+    assert make_plan(lean, {"method": "fedws"}).training.decay_on == "clients"
+    assert load_plan("cifar10", lean).training.decay_on == "server"
 
 
 def test_a_method_of_an_override_leaves_no_downlink_of_the_files_method_behind():

@@ -325,6 +325,38 @@ def test_reply_bytes_with_a_rate_for_each_tensor():
     assert line.reply_bytes(granted, tuple(vectors)) == len(encode(reply, SCHEMA))
 
 
+def test_a_spread_grants_one_rate_and_codes_each_tensor_at_its_own():
+    """By hand: 24 R + 6 S = 30 and S = R + 1 for tensors of 24 and 6 elements at 1 bit."""
+    schema = Schema({"stem": (1, 1, 1), "a": (2, 4, 3), "b": (2, 1, 3), "norm": (2,)})
+    line = Line(Link(Fractional(), Fixed(1), spread="tensors"), schema)
+    granted = line.grant(KEY, None, {})
+    assert granted == (1.0,)
+    assert line.mean_bits(granted) == 1
+    vectors = {"delta": {name: torch.ones(shape) for name, shape in schema.shapes.items()}}
+    packets = line.send(vectors, {}, KEY, granted).packets
+    rates = {name: packet.rate for name, packet in packets["delta"].items()}
+    assert rates == {"stem": 32, "a": pytest.approx(0.8), "b": pytest.approx(1.8), "norm": 32}
+    with pytest.raises(MessageError, match="rate"):
+        line.check(packets, ("delta",), (0.9,))
+
+
+def test_a_spread_takes_no_more_bytes_than_were_granted():
+    shapes = {"stem": (4, 1, 3), "a": (16, 16, 9), "b": (64, 32, 9), "fc": (10, 64)}
+    schema = Schema(shapes)
+    vectors = {"delta": random_params(torch.Generator().manual_seed(0), schema)}
+    lengths = {}
+    for spread in ("elements", "tensors"):
+        line = Line(Link(CODECS["ecq"](), Fixed(0.5), spread=spread), schema)
+        granted = line.grant(KEY, None, {})
+        sent = line.send(vectors, {}, KEY, granted)
+        line.check(sent.packets, ("delta",), granted)
+        metrics = dict.fromkeys(REPLY_METRICS, 1.0)
+        reply = Message(Kind.REPLY, KEY, RUN, metrics=metrics, packets=sent.packets)
+        lengths[spread] = len(encode(reply, schema))
+        assert lengths[spread] <= line.reply_bytes(0.5, ("delta",))
+    assert lengths["tensors"] == pytest.approx(lengths["elements"], abs=16)
+
+
 # What arrives
 
 

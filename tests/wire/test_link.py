@@ -25,6 +25,14 @@ from fedwsq.wire import Link
             lambda: Link(Danuq(), Fixed(4), rest=Danuq()),
             r"rest needs .* a single rate: one of danuq4, danuq8, float16, float32, sign$",
         ),
+        (
+            lambda: Link(Danuq(), Fixed(4), spread="tensors"),
+            r"tensors needs a codec of any rate, such as ecq; danuq offers 1, 2, 4$",
+        ),
+        (
+            lambda: Link(Ecq(), Fixed(4), spread="layers"),
+            r"spread is 'layers'; it can be elements, tensors$",
+        ),
     ],
 )
 def test_links_that_cannot_be(build, text):
