@@ -54,15 +54,13 @@ def side_name(settings: Settings) -> str:
 
 
 def both_ways(settings: Settings) -> str:
-    """The side with its broadcasts: `fedwsq-lean 0.5 bits, down ecq 0.5 bits since the start`."""
+    """The side with its broadcasts: `fedwsq-lean growing, down ecq growing since the start`."""
     name = describe_method(settings)
     codec = settings.get("downlink.codec.name", "float32")
     if codec != "float32":
         name += f", down {codec} {describe_bits(settings, 'downlink')}"
     if settings.get("downlink.mode") == "start":
         name += " since the start"
-    if settings.get("training.decay_on") == "server":
-        name += ", decay on the server"
     return name
 
 

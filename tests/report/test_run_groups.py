@@ -66,8 +66,11 @@ def test_what_has_no_name_is_described_by_its_parts():
 
 def test_a_method_that_codes_its_broadcasts_is_itself_only_where_they_are():
     lean = dotted(plan_settings(make_plan({"method": "fedwsq-lean"})))
-    assert describe_method(lean) == "fedwsq-lean 0.5 bits"
+    assert describe_method(lean) == "fedwsq-lean growing"
     up_alone = {**lean, "downlink.codec.name": "float32"}
-    assert describe_method(up_alone) == "fedacg + ws, ecq 0.5 bits"
+    assert describe_method(up_alone) == "fedacg + ws, decay on server, ecq growing"
+    # As it was before: clients took the decay themselves.
+    before = {**lean, "training.decay_on": "clients"}
+    assert describe_method(before) == "fedacg + ws, ecq growing"
     wsq = dotted(plan_settings(make_plan({"method": "fedwsq"})))
     assert describe_method({**wsq, "downlink.codec.name": "ecq"}) == "fedwsq 4 bits"

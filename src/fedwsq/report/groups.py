@@ -112,6 +112,7 @@ class Signature(NamedTuple):
     codec: str
     by_error: bool
     secure: bool
+    decay_on: str
 
 
 def signature(settings: Settings) -> Signature:
@@ -122,6 +123,7 @@ def signature(settings: Settings) -> Signature:
         str(settings.get("uplink.codec.name", FLOAT32)),
         settings.get("aggregation") == "error",
         settings.get("uplink.secure") is True,
+        str(settings.get("training.decay_on", "clients")),
     )
 
 
@@ -137,6 +139,8 @@ def describe_method(settings: Settings) -> str:
         name = found.algorithm
         if found.standardize != "none":
             name += f" + {found.standardize}"
+        if found.decay_on != "clients":
+            name += f", decay on {found.decay_on}"
         if found.codec != FLOAT32:
             name += f", {found.codec}"
     if found.codec == FLOAT32:
