@@ -64,7 +64,7 @@ def test_the_lean_method_codes_both_ways_and_says_so(capsys, tmp_path):
     words = [*tiny_words(rounds=1), "method=fedwsq-lean", *ONE_WORKER, "--out", str(folder)]
     assert main(["run", *words]) == 0
     first = capsys.readouterr().out.splitlines()[0]
-    assert "fedacg; uplink ecq at 0.5 bits, downlink ecq at 2.5 bits;" in first
+    assert "fedacg; uplink ecq, growing, downlink ecq, growing;" in first
     (row,) = rows(folder)
     assert row["uplink_bytes_float32"] > 25 * row["uplink_bytes"]
     assert row["downlink_bytes_float32"] > 10 * row["downlink_bytes"]
