@@ -1,5 +1,6 @@
 """Packed dictionaries, damaged: bytes that changed, and lies that were sealed again."""
 
+import copy
 import hashlib
 import json
 import math
@@ -145,7 +146,8 @@ def change(rng: random.Random, node: Any) -> None:
         case 1:
             del node[key]
         case _:
-            node[key] = rng.choice(ODD)
+            # A copy: a later change may go into it, and would leave it so for all that follow.
+            node[key] = copy.deepcopy(rng.choice(ODD))
 
 
 DAMAGES: tuple[Callable[[random.Random, bytes], bytes], ...] = (
