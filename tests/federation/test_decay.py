@@ -1,15 +1,18 @@
 """Weight decay that is left to the server: what it adds, and what codes cannot take from it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from fedwsq.core.errors import ConfigError
-from fedwsq.core.tree import axpy, norm, sub
+from fedwsq.core.tree import axpy, fingerprint, norm, sub
 from fedwsq.federation.downlink import share_kept
 from fedwsq.federation.simulation import simulate
 from fedwsq.training import Training
+from fedwsq.transports import Reply
+from fedwsq.wire import decode, encode
 from harness import tiny
 
 CPU = torch.device("cpu")
@@ -71,6 +74,40 @@ def test_a_quarter_of_a_bit_loses_what_clients_take_and_not_what_the_server_does
     whole = 1 - math.exp(-3 * 0.02)
     assert taken(on_server) == pytest.approx(whole, rel=0.15)
     assert taken(on_clients) < whole / 2
+
+
+class Lying:
+    """A real serial transport; what one client says of its steps is not true."""
+
+    def __init__(self, inner, schema, lr_sum):
+        self.inner = inner
+        self.schema = schema
+        self.lr_sum = lr_sum
+
+    def dispatch(self, body, orders, deadline=None):
+        liar = min(order.key.client for order in orders)
+        for answer in self.inner.dispatch(body, orders, deadline):
+            if isinstance(answer, Reply) and answer.key.client == liar:
+                said = decode(answer.payload, self.schema)
+                metrics = {**said.metrics, "lr_sum": self.lr_sum}
+                forged = encode(replace(said, metrics=metrics), self.schema)
+                answer = Reply(answer.key, forged)
+            yield answer
+
+    def close(self):
+        self.inner.close()
+
+
+@pytest.mark.parametrize("lr_sum", [1e12, 0.0, 20.0])
+def test_one_that_lies_about_its_steps_changes_nothing(lr_sum):
+    """Honest clients took the same steps, so that they are the median."""
+    _, honest = after(1, FEDAVG | ON_SERVER)
+    simulation = simulate(tiny(rounds=1, **FEDAVG, **ON_SERVER))
+    lying = Lying(simulation.serial(CPU), simulation.charter.schema, lr_sum)
+    server = simulation.server(lying)
+    row = server.step()
+    assert row.replied == 5
+    assert fingerprint(server.params) == fingerprint(honest)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from fedwsq.core.tree import axpy, fingerprint
 from fedwsq.core.types import Channel, Cohort, Key, Params, State, Update
 from fedwsq.evaluation import moving_average
 from fedwsq.federation.asking import Asking
-from fedwsq.federation.bounds import Usual, bounded_sides
+from fedwsq.federation.bounds import Usual, bounded_sides, middle
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.clock import slowest
 from fedwsq.federation.downlink import Broadcast, PublicModel, Way, way_down
@@ -268,7 +268,7 @@ class Server:
             return idle
         cohort = Cohort(number, sampled, len(folded.replies), self.plan.data.clients)
         with one_thread():
-            mean = self.decay(before, folded.mean())
+            mean = self.decay(before, folded)
             server = self.plan.algorithm.server_update(before.server, mean, cohort)
         if not all(sane(params) for params in server.values()):
             folded.refuse(
@@ -281,9 +281,12 @@ class Server:
         shared = self.charter.uplink.fold(before.shared, sides)
         return replace(idle, server=server, shared=shared, usual=before.usual.after(folded.seen))
 
-    def decay(self, before: Snapshot, mean: Update) -> Update:
+    def decay(self, before: Snapshot, folded: Folded) -> Update:
         """The mean update with what weight decay would have added, if it is left to the server."""
-        shrinkage = self.plan.training.shrinkage(mean.metrics.get("lr_sum", 0.0))
+        mean = folded.mean()
+        # The median of what clients say: one that lies cannot take the weights away.
+        reported = folded.metric("lr_sum")
+        shrinkage = self.plan.training.shrinkage(middle(reported)) if reported else 0.0
         if not shrinkage:
             return mean
         started = self.plan.algorithm.broadcast(before.server)["params"]
