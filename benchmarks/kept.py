@@ -12,7 +12,11 @@ from fedwsq.runs.reading import Reading
 
 WATCHED = ("eval_every", "record.rounds")  # what changes no weight
 # Settings that came later, as runs from before have them without saying so.
-SINCE: Mapping[str, object] = {"training.decay_on": "clients"}
+SINCE: Mapping[str, object] = {
+    "training.decay_on": "clients",
+    "uplink.spread": "elements",
+    "downlink.spread": "elements",
+}
 # What two sides must share to be compared. Not their length: an earlier round of a longer run is
 # that round of a shorter one, bit for bit, as long as no schedule depends on the end.
 SAME = (

@@ -116,7 +116,9 @@ def error(codec: Codec, rate: float, before: Updates, updates: Updates) -> tuple
 def contenders(rate: int, measured: float) -> Iterator[tuple[str, Codec, float]]:
     """Every codec, and the settings worth a row of their own, at about this many bits."""
     make = {
-        name: cls for name, cls in CODECS.items() if name not in ("float32", "float16", "danuq8")
+        name: cls
+        for name, cls in CODECS.items()
+        if name not in ("float32", "float16", "danuq8", "danuq4")
     }
     variants: list[tuple[str, Codec]] = [(name, cls()) for name, cls in make.items()]
     variants += [

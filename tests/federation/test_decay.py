@@ -76,6 +76,36 @@ def test_a_quarter_of_a_bit_loses_what_clients_take_and_not_what_the_server_does
     assert taken(on_clients) < whole / 2
 
 
+def test_who_counts_for_more_decays_more():
+    """Batches of ten: clients take as many steps as they have examples, and count as much."""
+    unequal = {
+        "training.batch_size": 10,
+        "data.partition": {"name": "dirichlet", "alpha": 0.1},
+        "aggregation": "examples",
+    }
+    settings = FEDAVG | unequal
+    start, on_server = after(1, settings | ON_SERVER)
+    _, on_clients = after(1, settings)
+    _, without = after(1, settings | {"training.weight_decay": 0.0})
+    taken = norm(sub(on_clients, without))
+    assert taken > 0.02 * norm(start)
+    assert norm(sub(on_server, on_clients)) < 0.2 * taken
+
+
+@pytest.mark.parametrize("method", ["feddyn", "fedsmoo"])
+def test_methods_that_sum_updates_at_both_ends_refuse_it(method):
+    simulate(tiny(method=method)).charter.model.initial_params()
+    with pytest.raises(ConfigError, match=f"{method} keeps sums of updates at both ends"):
+        simulate(tiny(method=method, **ON_SERVER)).charter.model.initial_params()
+
+
+def test_momentum_is_refused():
+    momentum = {"training.optimizer": {"name": "sgd", "momentum": 0.9}}
+    tiny(**momentum)
+    with pytest.raises(ConfigError, match="momentum multiplies decay too"):
+        tiny(**momentum, **ON_SERVER)
+
+
 class Lying:
     """A real serial transport; what one client says of its steps is not true."""
 
@@ -100,7 +130,7 @@ class Lying:
 
 @pytest.mark.parametrize("lr_sum", [1e12, 0.0, 20.0])
 def test_one_that_lies_about_its_steps_changes_nothing(lr_sum):
-    """Honest clients took the same steps, so that they are the median."""
+    """What counts is how many examples it has, which the server knows."""
     _, honest = after(1, FEDAVG | ON_SERVER)
     simulation = simulate(tiny(rounds=1, **FEDAVG, **ON_SERVER))
     lying = Lying(simulation.serial(CPU), simulation.charter.schema, lr_sum)
@@ -119,5 +149,5 @@ def test_one_that_lies_about_its_steps_changes_nothing(lr_sum):
 )
 def test_where_clients_report_no_steps_it_is_refused(settings):
     tiny(**settings)
-    with pytest.raises(ConfigError, match="decay_on = server goes by the steps"):
+    with pytest.raises(ConfigError, match="decay_on = server goes by how many examples"):
         tiny(**settings, **ON_SERVER)

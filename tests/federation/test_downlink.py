@@ -418,6 +418,17 @@ def test_a_start_of_zeros_is_kept_whole():
     assert message.metrics == {"kept": 1.0}
 
 
+def test_what_grew_beyond_all_measure_is_sent_as_learned():
+    """No client would take 10,000: a thousand times the start, and what is left."""
+    start = {"w": torch.tensor([1e-5, -1e-5])}
+    way = one_bit(start)
+    params = {"w": torch.tensor([0.1, -0.1])}
+    message = broadcast_of(way, {"params": params})
+    assert message.metrics == {"kept": 1000.0}
+    found = way.read(message, frozenset({"params"}))["params"]["w"]
+    assert found.tolist() == pytest.approx([0.1, -0.1], rel=0.2)
+
+
 @pytest.mark.parametrize("metrics", [{}, {"loss": 1.0}, {"kept": 1001.0}, {"kept": -1e20}])
 def test_a_broadcast_that_keeps_nothing_known_is_refused(metrics):
     start = {"w": torch.tensor([1.0, 2.0])}

@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as arrays
 from fedwsq.codecs import (
     CODECS,
     Danuq,
+    Danuq4,
     Danuq8,
     Eden,
     Float32,
@@ -42,6 +43,7 @@ SETTINGS = {
     "danuq-band": Danuq(band=1.5),
     "danuq-channel": Danuq(scale_per="channel"),
     "danuq-block": Danuq(scale_per="block", block=16, scale_init="calibrate"),
+    "danuq4-fitted": Danuq4(unit="fitted"),
     "danuq8-fitted": Danuq8(unit="fitted"),
     "danuq8-block": Danuq8(scale_per="block"),
     "eden-least-squares": Eden(scale="least-squares"),

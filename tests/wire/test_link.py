@@ -27,7 +27,7 @@ from fedwsq.wire import Link
         ),
         (
             lambda: Link(Danuq(), Fixed(4), spread="tensors"),
-            r"tensors needs a codec of any rate, such as ecq; danuq offers 1, 2, 4$",
+            r"needs a codec of any rate, such as ecq; danuq offers 1, 2, 4; use another",
         ),
         (
             lambda: Link(Ecq(), Fixed(4), spread="layers"),
@@ -57,3 +57,10 @@ def test_a_codec_with_a_single_rate_leaves_nothing_to_decide():
 )
 def test_what_is_lossless(link, lossless):
     assert link.lossless == lossless
+
+
+def test_where_rates_are_spread_the_least_of_them_counts():
+    """At 2 bits ecq leaves 41 % at zero; a large tensor of a spread may have far fewer bits."""
+    Link(Ecq(), Fixed(2)).require_dense("combine = median")
+    with pytest.raises(ConfigError, match=r"ecq at 0\.1 bits leaves 9\d % of them at zero"):
+        Link(Ecq(), Fixed(2), spread="tensors").require_dense("combine = median")

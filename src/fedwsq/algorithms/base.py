@@ -108,6 +108,15 @@ def require_plain_sgd(method: str, training: Training) -> None:
         )
 
 
+def require_own_decay(method: str, training: Training) -> None:
+    """Raise `ConfigError` if the server adds to updates what clients do not know of."""
+    if training.decay_on == "server":
+        raise ConfigError(
+            f"{method} keeps sums of updates at both ends, and what the server adds is in one of "
+            "them alone; use training.decay_on=clients"
+        )
+
+
 def require_cross_entropy(method: str, training: Training) -> None:
     """Raise `ConfigError` unless the plan's criterion is the one inside the method's own loss."""
     if training.criterion.name != "cross_entropy":

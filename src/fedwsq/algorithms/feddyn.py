@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 
-from fedwsq.algorithms.base import Defaults
+from torch import nn
+
+from fedwsq.algorithms.base import Defaults, require_own_decay
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import add, axpy, sub, zeros_like
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
-from fedwsq.training import LocalTask
+from fedwsq.training import LocalTask, Training
 from fedwsq.training.local import Gradient
 
 
@@ -24,6 +26,10 @@ class FedDyn(Defaults):
     def __post_init__(self) -> None:
         if not self.alpha > 0:
             raise ConfigError(f"alpha is {self.alpha}, must be above 0")
+
+    def check(self, model: nn.Module, training: Training) -> None:
+        """Both ends remember the same updates."""
+        require_own_decay("feddyn", training)
 
     def init_server(self, params: Params) -> State:
         """h = 0."""

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from fedwsq.algorithms.base import Defaults
+from fedwsq.algorithms.base import Defaults, require_own_decay
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.tree import add, axpy, norm, scale, sub, zeros_like
 from fedwsq.core.types import Cohort, Params, State, Update, Vectors
@@ -36,6 +36,7 @@ class FedSMOO(Defaults):
 
     def check(self, model: nn.Module, training: Training) -> None:
         """Its decay is part of its gradient, which only SGD leaves as it is."""
+        require_own_decay("fedsmoo", training)
         if not isinstance(training.optimizer, Sgd):
             raise ConfigError(
                 "fedsmoo puts part of its gradient into the weight decay; "

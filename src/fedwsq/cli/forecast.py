@@ -36,6 +36,9 @@ def describe_bytes(plan: Plan, found: Forecast) -> str:
     down = human_bytes(found.downlink_bytes)
     if not all(isinstance(link.bits, Fixed) for link in (plan.uplink, plan.downlink)):
         return f"# bytes of the first round: {at_most}{up} up, {down} down; bits vary"
+    if plan.downlink.mode == "start":
+        later = "later broadcasts are longer"
+        return f"# bytes of the first round: {at_most}{up} up, {down} down; {later}"
     both = human_bytes(plan.rounds * (found.uplink_bytes + found.downlink_bytes))
     return (
         f"# bytes a round: {at_most}{up} up, {down} down; {at_most}{both} in {plan.rounds} rounds"

@@ -75,7 +75,7 @@ def spread_rates(sizes: Mapping[str, int], mean: Rate, offered: Rates) -> dict[s
     for at, name in enumerate(largest_first):
         left = [sizes[each] for each in largest_first[at:]]
         # log4 of the level at which those left spend just what is left.
-        level = (budget + sum(n * math.log2(n) / 2 for n in left)) / sum(left)
+        level = math.fsum([budget, *(n * math.log2(n) / 2 for n in left)]) / sum(left)
         rate = level - math.log2(sizes[name]) / 2
         found[name] = min(max(rate, lowest), highest)
         budget -= found[name] * sizes[name]

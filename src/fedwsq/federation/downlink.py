@@ -132,7 +132,8 @@ class SinceStart(WholeModel):
         self, vectors: Vectors, empty: Message, public: PublicModel | None = None
     ) -> Broadcast:
         params = vectors["params"]
-        kept = share_kept(params, self.start, self.line.coded)
+        share = share_kept(params, self.start, self.line.coded)
+        kept = min(max(share, -MAX_KEPT), MAX_KEPT)
         learned = sub(params, self._expected(kept))
         return super().broadcast(
             {**vectors, "params": learned}, replace(empty, metrics={KEPT: kept})

@@ -24,6 +24,7 @@ from fedwsq.federation.spool import Spool
 from fedwsq.federation.stack import Stack
 from fedwsq.plan import WEIGH
 from fedwsq.plan.combine import Mean
+from fedwsq.training.settings import sum_of_rates
 from fedwsq.transports import Answer, Failure, Order
 from fedwsq.wire import Kind, Message, Shared, SideValues, Sums, decode
 from fedwsq.wire.digest import reply_digest
@@ -74,6 +75,7 @@ class Folded:
 
     vectors: Vectors
     weight: float = 0.0
+    lr_sum: float = 0.0  # sum(p l), l the learning rates of all steps on as many examples
     sides: SideValues = field(default_factory=dict)
     replies: list[Message] = field(default_factory=list)  # those let in, without their packets
     failures: dict[int, str] = field(default_factory=dict)  # client -> why
@@ -272,8 +274,12 @@ class Fold:
         """Add an update with its weight, and for less where it is too long."""
         certain = self.assignments[message.key.client].certain
         examples = seen.examples if certain else min(seen.examples, most.examples)
-        weight = WEIGH[self.charter.plan.aggregation](examples, message.error)
+        plan = self.charter.plan
+        weight = WEIGH[plan.aggregation](examples, message.error)
         self.folded.weight += weight
+        # What a reply itself says of its steps counts for nothing.
+        lr_sum = sum_of_rates(plan.training, message.key.round, plan.rounds, math.ceil(examples))
+        self.folded.lr_sum += weight * lr_sum
         known = examples if certain else 0.0
         shortest = 1.0
         for vector, norm in seen.norms.items():

@@ -21,7 +21,7 @@ from fedwsq.core.tree import axpy, fingerprint
 from fedwsq.core.types import Channel, Cohort, Key, Params, State, Update
 from fedwsq.evaluation import moving_average
 from fedwsq.federation.asking import Asking
-from fedwsq.federation.bounds import Usual, bounded_sides, middle
+from fedwsq.federation.bounds import Usual, bounded_sides
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.clock import slowest
 from fedwsq.federation.downlink import Broadcast, PublicModel, Way, way_down
@@ -284,9 +284,7 @@ class Server:
     def decay(self, before: Snapshot, folded: Folded) -> Update:
         """The mean update with what weight decay would have added, if it is left to the server."""
         mean = folded.mean()
-        # The median of what clients say: one that lies cannot take the weights away.
-        reported = folded.metric("lr_sum")
-        shrinkage = self.plan.training.shrinkage(middle(reported)) if reported else 0.0
+        shrinkage = self.plan.training.shrinkage(folded.lr_sum / folded.weight)
         if not shrinkage:
             return mean
         started = self.plan.algorithm.broadcast(before.server)["params"]

@@ -181,8 +181,9 @@ class Plan:
             )
         if self.training.decay_on == "server" and (self.uplink.counts or self.privacy is not None):
             raise ConfigError(
-                "training.decay_on = server goes by the steps that clients report, and with "
-                "uplink.counts, uplink.secure or privacy they do not; leave it at clients"
+                "training.decay_on = server goes by how many examples clients have, and with "
+                "uplink.counts, uplink.secure or privacy that is not told; use "
+                "training.decay_on=clients"
             )
         if self.uplink.counts:
             self._require_one_sum()

@@ -31,6 +31,12 @@ class Training:
     precision: Precision = "auto"
 
     def __post_init__(self) -> None:
+        momentum = self.optimizer.momentum if isinstance(self.optimizer, Sgd) else 0.0
+        if self.decay_on == "server" and momentum:
+            raise ConfigError(
+                "decay_on = server takes what plain steps would; momentum multiplies decay too, so "
+                "use optimizer.momentum=0, or decay_on=clients"
+            )
         for name in ("epochs", "batches_per_epoch"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}, must be at least 1")
@@ -77,3 +83,9 @@ def learning_rates(training: Training, round_: int, rounds: int) -> list[float]:
             exponent //= rounds // 1000
     exponents = range(exponent, exponent + training.epochs)
     return [training.lr * training.lr_decay**power for power in exponents]
+
+
+def sum_of_rates(training: Training, round_: int, rounds: int, examples: int) -> float:
+    """The learning rates of all local steps on so many examples, added up."""
+    steps_an_epoch = training.steps(examples) // training.epochs
+    return steps_an_epoch * math.fsum(learning_rates(training, round_, rounds))

@@ -66,7 +66,7 @@ class Link:
         if self.spread == "tensors" and self.codec.rates.fixed_length:
             raise ConfigError(
                 f"spread = tensors needs a codec of any rate, such as ecq; {name_of(self.codec)} "
-                f"offers {self.codec.rates}"
+                f"offers {self.codec.rates}; use another codec, or spread=elements"
             )
         if self.rest.rates.only is None:
             single = [name for name, codec in CODECS.items() if codec().rates.only is not None]
@@ -84,6 +84,12 @@ class Link:
         """Whether everything arrives as it was sent."""
         return isinstance(self.codec, Float32) and isinstance(self.rest, Float32)
 
+    def _lowest_rates(self) -> tuple[Rate, ...]:
+        """Of a tensor; where rates are spread, a large one may have the least there is."""
+        if self.spread == "tensors":
+            return self.codec.rates.listed[:1]
+        return self.bits.grants
+
     def require_rate(self, rate: Rate) -> None:
         self.codec.rates.require(rate, name_of(self.codec))
 
@@ -91,7 +97,7 @@ class Link:
         """Refuse codes that lose more than there is: what they lost would be coded again, and
         grow.
         """
-        used = [(self.codec, rate) for rate in self.bits.grants]
+        used = [(self.codec, rate) for rate in self._lowest_rates()]
         used += [(self.rest, rate) for rate in self.rest.rates.listed]
         for codec, rate in used:
             lost = normal_error(codec, rate)
@@ -104,7 +110,7 @@ class Link:
 
     def require_dense(self, what: str) -> None:
         """Refuse codes that leave most values at zero: so are the medians of each coordinate."""
-        for rate in self.bits.grants:
+        for rate in self._lowest_rates():
             zeros = normal_zeros(self.codec, rate)
             if zeros > 0.5:
                 raise ConfigError(
@@ -162,8 +168,9 @@ class Downlink(Link):
     """A link to all clients at once; float32, the default, codes nothing.
 
     Mode "model" codes the parameters themselves, with no memory on either side: a codec with
-    `scales = "channel"` at 8 or 4 bits. Mode "start" codes their difference to the parameters of
-    round 0, which both ends make from the seed: no memory either, and far fewer bits. Mode "chain"
+    `scales = "channel"` at 8 or 4 bits. Mode "start" codes their difference to what is kept of the
+    parameters of round 0, which both ends make from the seed: no memory either, and far fewer bits.
+    Mode "chain"
     codes each round's difference to the public model, which both ends hold: a client that was away
     gets the differences it missed, or the whole public model where that is shorter. Whatever a
     client rebuilt is where it starts from and what its update is relative to; the server adds the
