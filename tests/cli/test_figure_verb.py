@@ -69,6 +69,15 @@ def test_other_splits_have_panels_of_their_own_and_lines_keep_their_colours(tmp_
     assert set(colours[0]) == {"fedavg", "fedws"}
 
 
+@pytest.mark.parametrize("inches", [9.0, 4.6, 3.0])
+def test_the_legend_fits_its_figure(runs, inches):
+    figure = Figure(figsize=(inches, 3.2), layout="constrained")
+    draw_curves(figure, panels(read_runs([runs])), "bytes", average=False)
+    (legend,) = figure.legends
+    assert len(legend.get_texts()) == 5
+    assert legend.get_window_extent().width <= figure.bbox.width
+
+
 def test_rounds_are_marked_at_whole_numbers(tmp_path):
     make_run(tmp_path / "short", "fedavg", rounds=3, seed=0)
     figure = Figure()

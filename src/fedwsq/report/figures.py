@@ -174,19 +174,23 @@ def _grid(figure: Any, count: int) -> list[Any]:
 
 
 def _legend(figure: Any) -> None:
-    """One for all panels, below them, where it hides nothing."""
+    """One for all panels, below them, where it hides nothing; in as many columns as fit."""
     found: dict[str, Any] = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
         found = dict(zip(labels, handles, strict=True)) | found
-    figure.legend(
-        found.values(),
-        found.keys(),
-        loc="outside lower center",
-        ncols=3,
-        frameon=False,
-        fontsize="small",
-    )
+    for columns in (3, 2, 1):
+        legend = figure.legend(
+            found.values(),
+            found.keys(),
+            loc="outside lower center",
+            ncols=columns,
+            frameon=False,
+            fontsize="small",
+        )
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def _family(settings: Settings) -> str:
