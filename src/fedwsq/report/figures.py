@@ -179,16 +179,16 @@ def _legend(figure: Any) -> None:
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
         found = dict(zip(labels, handles, strict=True)) | found
-    for columns in (3, 2, 1):
+    for across in (3, 2, 1):
         legend = figure.legend(
             found.values(),
             found.keys(),
             loc="outside lower center",
-            ncols=columns,
+            ncols=across,
             frameon=False,
             fontsize="small",
         )
-        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+        if across == 1 or legend.get_window_extent().width <= figure.bbox.width:
             return
         legend.remove()
 
