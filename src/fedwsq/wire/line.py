@@ -202,8 +202,10 @@ class Line:
 
     def rates(self, granted: tuple[Rate, ...]) -> tuple[Rate, ...]:
         """One for each tensor of the schema, from what an order carries."""
-        if len(granted) > 1 or self.link.spread == "elements":
-            return granted if len(granted) > 1 else granted * len(self.slots)
+        if len(granted) > 1:
+            return granted
+        if self.link.spread == "elements":
+            return granted * len(self.slots)
         (mean,) = granted
         each = spread_rates(self.coded_sizes, mean, self.link.codec.rates)
         return tuple(as_sent(each.get(name, mean)) for name in self.schema.names)
