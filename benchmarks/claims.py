@@ -2,14 +2,15 @@
 
     python benchmarks/claims.py [--write benchmarks/RESULTS.md]
 
-First bytes to accuracy (`lean.py`), with a figure beside the page; then every claim of
-`claims.toml`: its sentence and the two sides of its comparison, each a method as `fedwsq compare`
-names it. Runs are compared where they share data, split, participation, model, local training and
-broadcasts, after as many rounds as both have, by their smoothed accuracy, seed by seed. Over
-several seeds a comparison is for the claim, or against it, where the 95 % interval of the
-difference leaves 0 out (or the points that the claim allows); with one seed where it is more than
-two points. A claim holds if all its comparisons are for it, in part if some are, and does not hold
-here if none is and at least one is against it. Some claims are not about accuracy (`measured.py`).
+First bytes to accuracy (`lean.py`) and all answers at a glance (`overview.py`), with figures
+beside the page; then every claim of `claims.toml`: its sentence and the two sides of its
+comparison, each a method as `fedwsq compare` names it. Runs are compared where they share data,
+split, participation, model, local training and broadcasts, after as many rounds as both have, by
+their smoothed accuracy, seed by seed. Over several seeds a comparison is for the claim, or against
+it, where the 95 % interval of the difference leaves 0 out (or the points that the claim allows);
+with one seed where it is more than two points. A claim holds if all its comparisons are for it, in
+part if some are, and does not hold here if none is and at least one is against it. Some claims are
+not about accuracy (`measured.py`).
 """
 
 import math
@@ -18,15 +19,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import lean
+import overview
 from evidence import unpacked
 from fedwsq.report.estimate import Estimate, estimate
 from fedwsq.runs.reading import Reading
 from kept import Percents, Side, by_setting, percents, setting_words, shown
 from measured import MEASURES
-from script import parser, report
+from script import parser
 
 CLAIMS = Path(__file__).with_name("claims.toml")
 ALONE = 2.0  # points that one seed may be off by: below, it takes several to tell
@@ -145,17 +147,25 @@ def table(found: Sequence[Compared]) -> str:
     return f"\n{text}"
 
 
+class Answer(NamedTuple):
+    """What is said of a claim, and what it rests on."""
+
+    verdict: str
+    compared: Sequence[Compared]
+    text: str
+
+
 def answered(
     claim: Mapping[str, Any],
     settings: Mapping[tuple[str, ...], Mapping[str, Side]],
     runs: Sequence[Reading],
-) -> str:
+) -> Answer:
     if "measure" in claim:
         found = MEASURES[claim["measure"]](runs)
-        text = f"**{found.verdict}**\n"
-        return f"{text}\n{found.text}\n" if found.text else text
+        text = f"\n{found.text}\n" if found.text else ""
+        return Answer(found.verdict, [], text)
     compared = comparisons(claim, settings)
-    return f"**{verdict(claim, compared)}**\n{table(compared)}"
+    return Answer(verdict(claim, compared), compared, table(compared))
 
 
 INTRODUCTION = """\
@@ -168,16 +178,55 @@ intervals are of 95 % over seeds.
 """
 
 
-def results(asked: Mapping[str, Sequence[Mapping[str, Any]]], runs: Sequence[Reading]) -> str:
+GLANCE = """
+## Answers at a glance
+
+![What the first side of each comparison is above the second]({figure})
+
+A mark is one comparison, hollow where there is one seed; the short line is what the claim asks for.
+"""
+
+ACCURACIES = """
+## Accuracies
+
+Smoothed, of all methods that can be compared: the same data, clients, model, local training and
+broadcasts.
+"""
+
+
+class Results(NamedTuple):
+    """The page, and what its figures show."""
+
+    text: str
+    scenes: Sequence[lean.Scene]
+    differences: Mapping[str, Sequence[Compared]]
+
+    def write(self, path: Path) -> None:
+        path.write_text(self.text)
+        lean.draw(self.scenes, path.with_name(lean.FIGURE))
+        overview.draw(self.differences, path.with_name(overview.FIGURE))
+
+
+def results(asked: Mapping[str, Sequence[Mapping[str, Any]]], runs: Sequence[Reading]) -> Results:
     settings = by_setting(runs)
-    text = INTRODUCTION.format(count=len(runs))
-    text += lean.section(lean.scenes(runs))
+    scenes = lean.told(runs)
+    answers = {}
+    details = ""
     for kind, title in PARTS.items():
-        text += f"\n## {title}\n"
+        details += f"\n## {title}\n"
         for claim in asked[kind]:
-            text += f"\n### {claim['name']}\n\n> {claim['sentence']}\n> ({claim['where']})\n\n"
-            text += answered(claim, settings, runs)
-    return text
+            name = claim["name"]
+            answers[name] = answered(claim, settings, runs)
+            details += f"\n### {name}\n\n> {claim['sentence']}\n> ({claim['where']})\n\n"
+            details += f"**{answers[name].verdict}**\n{answers[name].text}"
+
+    text = INTRODUCTION.format(count=len(runs))
+    text += lean.section(scenes)
+    text += GLANCE.format(figure=overview.FIGURE)
+    text += "\n" + overview.verdicts({name: each.verdict for name, each in answers.items()})
+    text += ACCURACIES + overview.accuracies(settings)
+    differences = {name: each.compared for name, each in answers.items()}
+    return Results(text + details, scenes, differences)
 
 
 def read_claims() -> dict[str, list[dict[str, Any]]]:
@@ -189,9 +238,10 @@ def main() -> None:
     options.add_argument("--write", type=Path)
     args = options.parse_args()
     with unpacked() as runs:
-        report(results(read_claims(), runs), args.write)
-        if args.write is not None:
-            lean.draw(lean.scenes(runs), args.write.with_name(lean.FIGURE))
+        found = results(read_claims(), runs)
+    print(found.text)
+    if args.write is not None:
+        found.write(args.write)
 
 
 if __name__ == "__main__":

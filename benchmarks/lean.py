@@ -1,8 +1,8 @@
 """Bytes to accuracy, for `claims.py`: what it takes to come to where FedAvg comes to, and stay.
 
 The target of a seed is the mean of float32 FedAvg's last ten evaluations, at the best of the
-learning rates that were tried. What a run takes is all bytes, up and down, until its smoothed
-accuracy is there and stays there to the end.
+learning rates that were tried with it. What a run takes is all bytes, up and down, until its
+smoothed accuracy is there and stays there to the end.
 """
 
 import math
@@ -29,11 +29,12 @@ SCENE = tuple(name for name in SAME if not name.startswith(("training.lr", "down
 HOW = """
 What a composition sends, up and down, until its smoothed accuracy reaches the mean of float32
 FedAvg's last ten evaluations and stays there to the end; seed by seed, as both have the same
-split, clients and start. Smoothed is a moving average of 0.9 a round, seeded with the first
-evaluation; where only each third round is evaluated, an accuracy counts for the three rounds up
-to it (an average of 0.9 an evaluation would look back three times as far). It runs behind: in a
-short run nobody holds the target, FedAvg itself included. Factors are the geometric mean over
-seeds with a 95 % interval, and are left out where not every seed gets there:
+split, clients and start, and FedAvg at the best of the learning rates tried with that seed.
+Smoothed is a moving average of 0.9 a round, seeded with the first evaluation; where only each
+third round is evaluated, an accuracy counts for the three rounds up to it (an average of 0.9 an
+evaluation would look back three times as far). It runs behind: in a short run nobody holds the
+target, FedAvg itself included. Factors are the geometric mean over seeds with a 95 % interval, and
+are left out where not every seed gets there:
 
 - **FedAvg's whole run**: all that FedAvg sends in as many rounds as it was given, over what this
   one takes to its accuracy;
@@ -51,6 +52,7 @@ class Scene:
     rounds: int
     reference: Mapping[int, Reading]
     rates: Mapping[float, float]  # what FedAvg came to, by learning rate, in percent
+    tried: Sequence[int]  # the seeds that all rates were tried with
     sides: Mapping[str, Mapping[int, Reading]]
 
     def target(self, seed: int) -> float:
@@ -82,6 +84,12 @@ class Scene:
             return {}
         return self.costs(self.sides[min(names, key=self.mean_cost)])
 
+    @property
+    def coded_down(self) -> bool:
+        """Whether some composition codes its broadcasts: else there is little to save."""
+        firsts = [runs[min(runs)] for runs in self.sides.values()]
+        return any(run.settings["downlink.codec.name"] != "float32" for run in firsts)
+
     def whole(self) -> dict[int, int]:
         return {seed: sum(map(total_bytes, run.rows)) for seed, run in self.reference.items()}
 
@@ -99,6 +107,11 @@ def scenes(runs: Sequence[Reading]) -> list[Scene]:
     return [scene for scene in made if len(scene.sides) > 1]
 
 
+def told(runs: Sequence[Reading]) -> list[Scene]:
+    """The scenes that bytes to accuracy are told of."""
+    return [scene for scene in scenes(runs) if scene.coded_down]
+
+
 def _key(run: Reading) -> tuple[str, ...]:
     return tuple(str(run.settings.get(name, "")) for name in SCENE)
 
@@ -112,14 +125,18 @@ def _scene(alike: Sequence[Reading], rounds: int) -> Scene:
         if both_ways(run.settings) == REFERENCE:
             rate = float(run.settings["training.lr"])
             averaging.setdefault(rate, {})[run.seed] = run
-    # On seeds that all rates have: one rate may have been run with more.
+    # One rate may have been run with more seeds than another: they are told side by side on the
+    # seeds that all have, and each seed is held against its own best.
     seeds = set.intersection(*(set(runs) for runs in averaging.values()))
     rates = {}
+    reference: dict[int, Reading] = {}
     for rate, runs in averaging.items():
-        levels = [plateau(runs[seed]) or 0.0 for seed in seeds or runs]
+        levels = [_level(runs[seed]) for seed in seeds or runs]
         rates[rate] = 100 * sum(levels) / len(levels)
-    best = max(rates, key=lambda rate: rates[rate])
-    reference = averaging[best]
+        for seed, run in runs.items():
+            best = reference.get(seed)
+            if best is None or _level(run) > _level(best):
+                reference[seed] = run
 
     sides: dict[str, dict[int, Reading]] = {}
     for group in group_runs(long_enough, both_ways):
@@ -127,7 +144,13 @@ def _scene(alike: Sequence[Reading], rounds: int) -> Scene:
         if matched:
             sides[group.label] = matched
     words = setting_words({**reference[min(reference)].settings, "training.lr": 0.1})
-    return Scene(words, rounds, reference, rates, sides)
+    return Scene(words, rounds, reference, rates, sorted(seeds), sides)
+
+
+def _level(run: Reading) -> float:
+    """What a run came to."""
+    found = plateau(run)
+    return 0.0 if found is None else found
 
 
 def line(scene: Scene, name: str, beside: Mapping[str, Mapping[int, int]]) -> str:
@@ -170,14 +193,15 @@ def section(found: Sequence[Scene]) -> str:
         rates = [f"{value:.1f} at {rate:g}" for rate, value in sorted(scene.rates.items())]
         targets = [f"{100 * scene.target(seed):.1f}" for seed in sorted(scene.reference)]
         text += f"\n### {scene.words}, {scene.rounds} rounds\n\n"
-        text += f"FedAvg comes to {', '.join(targets)} % (seeds {_seeds(scene)}). "
-        text += f"Learning rates tried for it: {', '.join(rates)}.\n\n"
+        text += f"FedAvg comes to {', '.join(targets)} % ({_seeds(sorted(scene.reference))}). "
+        text += f"Learning rates tried for it ({_seeds(scene.tried)}): {', '.join(rates)}.\n\n"
         text += table(scene)
     return text
 
 
-def _seeds(scene: Scene) -> str:
-    return ", ".join(str(seed) for seed in sorted(scene.reference))
+def _seeds(seeds: Sequence[int]) -> str:
+    word = "seed" if len(seeds) == 1 else "seeds"
+    return f"{word} {', '.join(map(str, seeds))}" if seeds else "each with other seeds"
 
 
 def draw(found: Sequence[Scene], path: Path) -> None:

@@ -21,6 +21,7 @@ sys.path.append(str(TESTS.parent / "benchmarks"))
 import claims
 import evidence
 import kept
+import overview
 from measured import MEASURES
 
 CLAIM = {
@@ -186,7 +187,46 @@ def test_every_side_of_a_claim_is_what_some_plan_is_called():
             assert set(pair) <= known, claim["name"]
 
 
+@pytest.mark.parametrize(
+    ("title", "found_at"),
+    [
+        ("Rho hardly matters", "rho-hardly-matters"),
+        ("Tiny-ImageNet at 2.3 bits", "tiny-imagenet-at-23-bits"),
+        ("Does width decide?", "does-width-decide"),
+    ],
+)
+def test_an_answer_leads_to_its_claim(title, found_at):
+    """As pages of Markdown name their headings."""
+    assert overview.anchor(title) == found_at
+
+
+def test_accuracies_are_methods_by_splits_after_as_many_rounds_as_most_have(tmp_path):
+    skewed = {"data.partition": {"name": "dirichlet", "alpha": 0.05}}
+    tell(tmp_path / "long", [0.5, 0.5, 0.9])
+    tell(tmp_path / "skewed", [0.4, 0.4], **skewed)
+    tell(tmp_path / "even", [0.6, 0.6], method="fedws", **{"data.partition": "iid"})
+    found = overview.accuracies(kept.by_setting(read_runs(sorted(tmp_path.iterdir()))))
+    assert "after 2 rounds" in found
+    head, _, averaged, standardized = found.strip().splitlines()[2:]
+    assert head == "| method | alpha 0.05 | alpha 0.3 | iid |"
+    assert averaged == "| fedavg | 40.00 (one seed) | 50.00 (one seed) |  |"
+    assert standardized == "| fedws |  |  | 60.00 (one seed) |"
+
+
+def test_the_figure_has_a_row_for_each_claim_that_has_a_comparison(runs, tmp_path, monkeypatch):
+    settings = kept.by_setting(runs([0.9, 0.8], [0.8, 0.7]))
+    compared = claims.comparisons(CLAIM, settings)
+    drawn = []
+    monkeypatch.setattr(overview, "save", lambda figure, path: drawn.append(figure))
+    overview.draw({"c": compared, "not run": []}, tmp_path / "figure.png")
+    (figure,) = drawn
+    (axes,) = figure.axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["c"]
+    mark = next(line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata()))
+    assert mark.get_xdata()[0] == pytest.approx(10)
+
+
 def test_the_page_is_what_the_kept_runs_say():
     with evidence.unpacked() as found:
-        text = claims.results(claims.read_claims(), found)
-    assert (claims.CLAIMS.parent / "RESULTS.md").read_text() == text
+        made = claims.results(claims.read_claims(), found)
+    assert (claims.CLAIMS.parent / "RESULTS.md").read_text() == made.text

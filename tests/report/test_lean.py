@@ -95,8 +95,9 @@ def test_one_seed_is_said_and_longer_runs_are_taken_as_they_were(runs, tmp_path)
 def test_fedavgs_best_learning_rate_is_the_reference(runs, tmp_path):
     better = tell(tmp_path / "rate", [0.1, 0.7, 0.8, 0.8], seed=0, **{"training.lr": 0.03})
     (scene,) = lean.scenes([*runs, read_run(better)])
+    # Seed 1 has one rate: its own best is that.
     assert scene.target(0) == pytest.approx(0.6)
-    assert set(scene.reference) == {0}
+    assert scene.target(1) == pytest.approx(0.5)
     assert "50.0 at" in lean.section([scene])
     assert "60.0 at 0.03" in lean.section([scene])
 
@@ -104,6 +105,13 @@ def test_fedavgs_best_learning_rate_is_the_reference(runs, tmp_path):
 def test_nothing_to_compare_is_said(runs):
     others = [run for run in runs if run.settings["algorithm.name"] != "fedavg"]
     assert "**not run yet**" in lean.section(lean.scenes(others))
+
+
+def test_it_is_told_of_settings_where_something_codes_its_broadcasts(runs):
+    assert len(lean.told(runs)) == 1
+    plain = [run for run in runs if run.settings["downlink.codec.name"] == "float32"]
+    assert len(lean.scenes(plain)) == 1
+    assert lean.told(plain) == []
 
 
 def test_the_figure_has_a_panel_for_each_setting(runs, tmp_path):
