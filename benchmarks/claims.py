@@ -1,16 +1,18 @@
 """The paper's claims, answered from the runs that are kept.
 
-    python benchmarks/claims.py [--write benchmarks/RESULTS.md]
+    python benchmarks/claims.py             the page, printed
+    python benchmarks/claims.py --write     RESULTS.md, its figures, the README's picture and tables
 
-First bytes to accuracy (`lean.py`) and all answers at a glance (`overview.py`), with figures
-beside the page; then every claim of `claims.toml`: its sentence and the two sides of its
-comparison, each a method as `fedwsq compare` names it. Runs are compared where they share data,
-split, participation, model, local training and broadcasts, after as many rounds as both have, by
-their smoothed accuracy, seed by seed. Over several seeds a comparison is for the claim, or against
-it, where the 95 % interval of the difference leaves 0 out (or the points that the claim allows);
-with one seed where it is more than two points. A claim holds if all its comparisons are for it, in
-part if some are, and does not hold here if none is and at least one is against it. Some claims are
-not about accuracy (`measured.py`).
+The page has first bytes to accuracy (`lean.py`) and all answers at a glance (`overview.py`), with
+figures beside it; then every claim of `claims.toml`: its sentence and the two sides of its
+comparison, each a method as `fedwsq compare` names it.
+
+Runs are compared where they share data, split, participation, model, local training and
+broadcasts, after as many rounds as both have, by their smoothed accuracy, seed by seed. Over
+several seeds a comparison is for the claim, or against it, where the 95 % interval of the
+difference leaves 0 out (or the points that the claim allows); with one seed where it is more than
+two points. A claim holds if all its comparisons are for it, in part if some are, and does not hold
+here if none is and at least one is against it. Some claims are not about accuracy (`measured.py`).
 """
 
 import math
@@ -23,6 +25,8 @@ from typing import Any, Literal, NamedTuple
 
 import lean
 import overview
+import picture
+import readme
 from evidence import unpacked
 from fedwsq.report.estimate import Estimate, estimate
 from fedwsq.runs.reading import Reading
@@ -31,6 +35,10 @@ from measured import MEASURES
 from script import parser
 
 CLAIMS = Path(__file__).with_name("claims.toml")
+ROOT = CLAIMS.parent.parent
+PAGE = "benchmarks/RESULTS.md"
+README = "README.md"
+PICTURE = "docs/curves.png"
 ALONE = 2.0  # points that one seed may be off by: below, it takes several to tell
 PARTS = {"claim": "The paper's claims", "question": "Questions of our own"}
 Outcome = Literal["holds", "against", "undecided"]
@@ -171,7 +179,7 @@ def answered(
 INTRODUCTION = """\
 # What holds, and what it costs
 
-Written by `python benchmarks/claims.py --write benchmarks/RESULTS.md` from {count} runs in
+Written by `python benchmarks/claims.py --write` from {count} runs in
 `benchmarks/evidence`; its help says how a claim is judged. Any run is repeated with `python
 benchmarks/evidence.py repeat NAME data.root=DIR`. Accuracies are smoothed ones in percent,
 intervals are of 95 % over seeds.
@@ -200,11 +208,17 @@ class Results(NamedTuple):
     text: str
     scenes: Sequence[lean.Scene]
     differences: Mapping[str, Sequence[Compared]]
+    block: str  # the README's part
 
-    def write(self, path: Path) -> None:
-        path.write_text(self.text)
-        lean.draw(self.scenes, path.with_name(lean.FIGURE))
-        overview.draw(self.differences, path.with_name(overview.FIGURE))
+    def write(self, root: Path = ROOT) -> None:
+        page = root / PAGE
+        page.write_text(self.text)
+        lean.draw(self.scenes, page.with_name(lean.FIGURE))
+        overview.draw(self.differences, page.with_name(overview.FIGURE))
+        readme.put(self.block, root / README)
+        scene = picture.headline(self.scenes)
+        if scene is not None:
+            picture.draw(scene, root / PICTURE)
 
 
 def results(asked: Mapping[str, Sequence[Mapping[str, Any]]], runs: Sequence[Reading]) -> Results:
@@ -226,7 +240,7 @@ def results(asked: Mapping[str, Sequence[Mapping[str, Any]]], runs: Sequence[Rea
     text += "\n" + overview.verdicts({name: each.verdict for name, each in answers.items()})
     text += ACCURACIES + overview.accuracies(settings)
     differences = {name: each.compared for name, each in answers.items()}
-    return Results(text + details, scenes, differences)
+    return Results(text + details, scenes, differences, readme.block(scenes, settings))
 
 
 def read_claims() -> dict[str, list[dict[str, Any]]]:
@@ -235,13 +249,13 @@ def read_claims() -> dict[str, list[dict[str, Any]]]:
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--write", type=Path)
+    options.add_argument("--write", action="store_true", help="put all of it into its place")
     args = options.parse_args()
     with unpacked() as runs:
         found = results(read_claims(), runs)
     print(found.text)
-    if args.write is not None:
-        found.write(args.write)
+    if args.write:
+        found.write()
 
 
 if __name__ == "__main__":

@@ -172,14 +172,32 @@ def shown(found: Estimate | None) -> str:
     return f"{found.mean:.2f} ± {found.half:.2f} ({found.count} seeds)"
 
 
-def shown_factor(values: Sequence[float]) -> str:
-    """Their geometric mean, and an interval of it: factors scatter in ratios."""
+@dataclass(frozen=True)
+class Factor:
+    """A geometric mean over seeds, as factors scatter in ratios; no interval with one seed."""
+
+    middle: float
+    low: float | None
+    high: float | None
+    count: int
+
+
+def factor(values: Sequence[float]) -> Factor | None:
     found = estimate([math.log(value) for value in values])
     if found is None:
-        return ""
+        return None
     middle = math.exp(found.mean)
     if found.half is None:
-        return f"{middle:.1f} (one seed)"
+        return Factor(middle, None, None, 1)
     low = math.exp(found.mean - found.half)
     high = math.exp(found.mean + found.half)
-    return f"{middle:.1f} ({low:.1f} to {high:.1f}, {found.count} seeds)"
+    return Factor(middle, low, high, found.count)
+
+
+def shown_factor(values: Sequence[float]) -> str:
+    found = factor(values)
+    if found is None:
+        return ""
+    if found.low is None:
+        return f"{found.middle:.1f} (one seed)"
+    return f"{found.middle:.1f} ({found.low:.1f} to {found.high:.1f}, {found.count} seeds)"

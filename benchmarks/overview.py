@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +33,43 @@ def verdicts(answers: Mapping[str, str]) -> str:
     return text
 
 
-def accuracies(settings: Mapping[tuple[str, ...], Mapping[str, Side]]) -> str:
-    """Methods down, splits across, after as many rounds as most runs have."""
-    text = ""
+@dataclass(frozen=True)
+class Matrix:
+    """Accuracies of one data set and network: methods down, splits across."""
+
+    words: str
+    splits: Sequence[str]
+    cells: Mapping[str, Mapping[str, str]]
+
+    def text(self) -> str:
+        text = f"| method | {' | '.join(self.splits)} |\n|{'---|' * (1 + len(self.splits))}\n"
+        for name, row in self.cells.items():
+            text += f"| {name} | {' | '.join(row.get(split, '') for split in self.splits)} |\n"
+        return text
+
+    def only(self, names: Sequence[str]) -> "Matrix":
+        """These methods in this order, as far as they were run."""
+        cells = {name: self.cells[name] for name in names if name in self.cells}
+        return replace(self, cells=cells)
+
+
+def matrices(settings: Mapping[tuple[str, ...], Mapping[str, Side]]) -> list[Matrix]:
+    """After as many rounds as most runs of the same data set and network have."""
+    found = []
     for splits in _scenes(settings):
         sides = [side for each in splits.values() for side in each.values()]
         rounds = _usual_length(sides)
-        reached = _reached(splits, rounds)
-        if len(reached) > 1:
-            words = _without_split(sides[0].settings)
-            text += f"\n**{words}, after {rounds} rounds**\n\n{_matrix(list(splits), reached)}"
+        words = f"{_without_split(sides[0].settings)}, after {rounds} rounds"
+        made = Matrix(words, list(splits), _reached(splits, rounds))
+        if len(made.cells) > 1:
+            found.append(made)
+    return found
+
+
+def accuracies(settings: Mapping[tuple[str, ...], Mapping[str, Side]]) -> str:
+    text = ""
+    for matrix in matrices(settings):
+        text += f"\n**{matrix.words}**\n\n{matrix.text()}"
     return text
 
 
@@ -84,13 +112,6 @@ def _reached(splits: Mapping[str, Mapping[str, Side]], rounds: int) -> dict[str,
             if runs:
                 found.setdefault(name, {})[split] = shown(percents(runs).mean)
     return found
-
-
-def _matrix(splits: Sequence[str], cells: Mapping[str, Mapping[str, str]]) -> str:
-    text = f"| method | {' | '.join(splits)} |\n|{'---|' * (1 + len(splits))}\n"
-    for name, row in cells.items():
-        text += f"| {name} | {' | '.join(row.get(split, '') for split in splits)} |\n"
-    return text
 
 
 def draw(differences: Mapping[str, Sequence[Any]], path: Path) -> None:

@@ -1,0 +1,103 @@
+"""The README's picture: which runs it shows, and how far apart it says they are."""
+
+import sys
+
+import pytest
+from stories import tell
+
+from fedwsq.core.errors import RunError
+from fedwsq.runs.reading import read_run
+from harness import TESTS
+
+sys.path.append(str(TESTS.parent / "benchmarks"))
+
+import claims
+import evidence
+import lean
+import picture
+import readme
+
+README = TESTS.parent / "README.md"
+
+
+@pytest.fixture
+def told(tmp_path):
+    """FedAvg comes to 0.5 in four rounds of 40 bytes; ours holds it from its second on."""
+    stories = {
+        "avg": ([0.1, 0.3, 0.8, 0.8], {}),
+        "ws": ([0.1, 0.2, 0.7, 0.7], {"method": "fedws"}),
+        "prox": ([0.1, 0.1, 0.1, 0.1], {"method": "fedprox"}),
+        "lean": ([0.1, 0.6, 0.7, 0.7], {"method": "fedwsq-lean"}),
+    }
+
+    def made(seeds):
+        for seed in seeds:
+            for name, (accuracies, settings) in stories.items():
+                folder = tmp_path / f"{name}-{seed}"
+                yield read_run(tell(folder, accuracies, seed=seed, **settings))
+
+    return lambda *seeds: lean.scenes(list(made(seeds)))
+
+
+def test_it_shows_fedavg_what_is_near_to_ours_and_ours(told):
+    scene = picture.headline(told(0, 1))
+    assert list(picture.lines(scene)) == ["FedAvg", "FedWS", "fedwsq-lean"]
+    times = picture.times_fewer(scene)
+    assert times.middle == pytest.approx(2.0)  # 160 bytes over 80
+    assert (times.low, times.high) == (pytest.approx(2.0), pytest.approx(2.0))
+
+
+def test_one_seed_has_no_interval(told):
+    times = picture.times_fewer(picture.headline(told(0)))
+    assert (times.low, times.high, times.count) == (None, None, 1)
+
+
+def test_seeds_that_only_fedavg_has_are_not_passed_over_in_silence(told, tmp_path):
+    (scene,) = told(0)
+    (other,) = told(1)
+    alone = lean.Scene(
+        scene.words, 4, {**scene.reference, **other.reference}, {}, [], dict(scene.sides)
+    )
+    assert picture.headline([alone]) is None
+
+
+def test_it_is_drawn(told, tmp_path):
+    path = tmp_path / "picture.png"
+    picture.draw(picture.headline(told(0, 1)), path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_block_has_a_line_for_what_ours_takes(told):
+    (line,) = [line for line in readme.block(told(0, 1), {}).splitlines() if "rounds" in line]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[0].endswith("4 rounds: 50.0 %")
+    assert cells[3:] == ["2.0 (2.0 to 2.0, 2 seeds)", ""]  # FedACG with WS was not run
+
+
+def test_a_block_takes_the_place_of_the_one_that_is_there(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(f"above\n{readme.START}\nold\n{readme.END}below\n")
+    readme.put("new\n", page)
+    assert page.read_text() == f"above\n{readme.START}\nnew\n\n{readme.END}below\n"
+    page.write_text("no marks\n")
+    with pytest.raises(RunError, match="once each"):
+        readme.put("new\n", page)
+    assert page.read_text() == "no marks\n"
+
+
+def test_the_readme_has_what_the_kept_runs_say(tmp_path):
+    with evidence.unpacked() as runs:
+        found = claims.results(claims.read_claims(), runs)
+    copy = tmp_path / "README.md"
+    copy.write_text(README.read_text())
+    readme.put(found.block, copy)
+    assert copy.read_text() == README.read_text()
+
+
+def test_the_readme_has_the_factor_of_the_kept_runs():
+    with evidence.unpacked() as runs:
+        found = claims.results(claims.read_claims(), runs)
+        times = picture.times_fewer(picture.headline(found.scenes))
+    promise = " ".join(README.read_text().split("## Two commands")[0].split())
+    assert f"{times.middle:.0f} times" in promise
+    assert f"{times.low:.0f} to {times.high:.0f}" in promise
