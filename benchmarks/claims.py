@@ -39,6 +39,7 @@ ROOT = CLAIMS.parent.parent
 PAGE = "benchmarks/RESULTS.md"
 README = "README.md"
 PICTURE = "docs/curves.png"
+LONGER = 2  # times the rounds of a comparison of more seeds
 ALONE = 2.0  # points that one seed may be off by: below, it takes several to tell
 PARTS = {"claim": "The paper's claims", "question": "Questions of our own"}
 Outcome = Literal["holds", "against", "undecided"]
@@ -92,12 +93,18 @@ def comparisons(
 
 
 def lengths(left: Side, right: Side) -> list[int]:
-    """After how many rounds both can be compared: where some seed of one of them ends."""
-    found = set()
+    """After how many rounds both can be compared: where some seed of one of them ends.
+
+    The longer, the fewer seeds: what they add is told from twice as many rounds on.
+    """
+    ends = set()
     for seed in left.runs.keys() & right.runs.keys():
-        ends = (left.runs[seed].rows[-1].round, right.runs[seed].rows[-1].round)
-        found.add(min(ends))
-    return sorted(found)
+        ends.add(min(left.runs[seed].rows[-1].round, right.runs[seed].rows[-1].round))
+    told: list[int] = []
+    for rounds in sorted(ends):
+        if not told or rounds >= LONGER * told[-1]:
+            told.append(rounds)
+    return told
 
 
 def meant(claim: Mapping[str, Any], side: Side) -> bool:

@@ -153,6 +153,18 @@ def test_longer_runs_are_compared_as_they_were(tmp_path):
     assert found.difference.mean == pytest.approx(10)
 
 
+@pytest.mark.parametrize(("rounds", "told"), [(3, [2]), (4, [2, 4])])
+def test_a_few_more_rounds_of_fewer_seeds_are_no_comparison_of_their_own(tmp_path, rounds, told):
+    """Two rounds of two seeds, and a few more of one."""
+    for name, settings in {"ws": {"method": "fedws"}, "avg": {}}.items():
+        tell(tmp_path / f"{name}-0", [0.5] * rounds, **settings)
+        tell(tmp_path / f"{name}-1", [0.5] * 2, seed=1, **settings)
+    found = kept.by_setting(read_runs(tmp_path.iterdir()))
+    compared = claims.comparisons({"better": ["fedws"], "than": ["fedavg"]}, found)
+    assert [len(each.left.by_seed) for each in compared] == [2, 1][: len(told)]
+    assert [each.setting.split(", ")[-1] for each in compared] == [f"{n} rounds" for n in told]
+
+
 def test_a_claim_may_be_about_some_settings_alone(tmp_path):
     for name, settings in {"ws": {"method": "fedws"}, "avg": {}}.items():
         tell(tmp_path / name, [0.5], **settings)
