@@ -204,8 +204,9 @@ A mark is one comparison, hollow where there is one seed; the short line is what
 ACCURACIES = """
 ## Accuracies
 
-Smoothed, of all methods that can be compared: the same data, clients, model, local training and
-broadcasts.
+Smoothed, in percent, of all methods that can be compared: the same data, clients, model, local
+training and broadcasts. The last column is the mean difference, seed by seed: splits and clients
+of one seed are alike for all methods, and seeds differ more than methods do.
 """
 
 

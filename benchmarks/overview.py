@@ -1,15 +1,16 @@
 """The first looks at the kept runs, for `claims.py`: answers in a line, accuracies, differences."""
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedwsq.cli.plot import blank, save
 from fedwsq.plan.read import Settings
-from kept import SAME, Side, percents, setting_words, shown
+from fedwsq.report.estimate import Estimate, estimate
+from kept import SAME, Percents, Side, percents, setting_words, shown
 
 FIGURE = "differences.png"
 WIDTH = 9.0  # inches
@@ -17,6 +18,7 @@ ROW = 0.34  # inches that a claim takes in the figure
 SPREAD = 0.6  # of a row: what its comparisons have beside each other
 COLOURS = {"holds": "#0072b2", "against": "#d55e00", "undecided": "#888888"}
 NAMES = {"holds": "for the claim", "against": "against it", "undecided": "within noise"}
+BASES = ("fedws", "fedavg")  # what others are held against: the first that was run
 SPLITS = ("data.partition.name", "data.partition.alpha")
 
 
@@ -33,47 +35,56 @@ def verdicts(answers: Mapping[str, str]) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class Matrix:
-    """Accuracies of one data set and network: methods down, splits across."""
-
-    words: str
-    splits: Sequence[str]
-    cells: Mapping[str, Mapping[str, str]]
-
-    def text(self) -> str:
-        text = f"| method | {' | '.join(self.splits)} |\n|{'---|' * (1 + len(self.splits))}\n"
-        for name, row in self.cells.items():
-            text += f"| {name} | {' | '.join(row.get(split, '') for split in self.splits)} |\n"
-        return text
-
-    def only(self, names: Sequence[str]) -> "Matrix":
-        """These methods in this order, as far as they were run."""
-        cells = {name: self.cells[name] for name in names if name in self.cells}
-        return replace(self, cells=cells)
-
-
-def matrices(settings: Mapping[tuple[str, ...], Mapping[str, Side]]) -> list[Matrix]:
-    """After as many rounds as most runs of the same data set and network have."""
-    found = []
-    for splits in _scenes(settings):
-        sides = [side for each in splits.values() for side in each.values()]
-        rounds = _usual_length(sides)
-        words = f"{_without_split(sides[0].settings)}, after {rounds} rounds"
-        made = Matrix(words, list(splits), _reached(splits, rounds))
-        if len(made.cells) > 1:
-            found.append(made)
-    return found
-
-
 def accuracies(settings: Mapping[tuple[str, ...], Mapping[str, Side]]) -> str:
+    """A table a setting: each seed by itself, as seeds differ more than methods do."""
     text = ""
-    for matrix in matrices(settings):
-        text += f"\n**{matrix.words}**\n\n{matrix.text()}"
+    for splits in families(settings):
+        rounds = usual_length([side for each in splits.values() for side in each.values()])
+        for sides in splits.values():
+            found = {name: percents(side.after(rounds)) for name, side in sides.items()}
+            reached = {name: each for name, each in found.items() if each.by_seed}
+            if len(reached) > 1:
+                words = setting_words(next(iter(sides.values())).settings)
+                text += f"\n**{words}, after {rounds} rounds**\n\n{_standing(reached)}"
     return text
 
 
-def _scenes(
+def _standing(found: Mapping[str, Percents]) -> str:
+    """Methods with what they send up and come to, the best first."""
+    seeds = sorted({seed for each in found.values() for seed in each.by_seed})
+    base = next((name for name in BASES if name in found), None)
+    head = ["method", "MB up", *(f"seed {seed}" for seed in seeds)]
+    if base is not None:
+        head.append(f"against {base}")
+    text = f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"
+
+    above = {}
+    for name, each in found.items():
+        above[name] = _above(each, found[base]) if base is not None else None
+    for name in sorted(found, key=lambda name: _rank(above[name], found[name])):
+        each = found[name]
+        cells = [name, f"{each.up_megabytes:.1f}"]
+        cells += [f"{each.by_seed[seed]:.2f}" if seed in each.by_seed else "" for seed in seeds]
+        if base is not None:
+            cells.append("" if name == base else shown(above[name]))
+        text += f"| {' | '.join(cells)} |\n"
+    return text
+
+
+def _above(one: Percents, other: Percents) -> Estimate | None:
+    """How far, over the seeds of both."""
+    both = one.by_seed.keys() & other.by_seed.keys()
+    return estimate([one.by_seed[seed] - other.by_seed[seed] for seed in both])
+
+
+def _rank(above: Estimate | None, reached: Percents) -> tuple[bool, float]:
+    """By the difference to what all are held against, where there is one."""
+    if above is None:
+        return True, -statistics.fmean(reached.by_seed.values())
+    return False, -above.mean
+
+
+def families(
     settings: Mapping[tuple[str, ...], Mapping[str, Side]],
 ) -> list[dict[str, Mapping[str, Side]]]:
     """Settings that differ in nothing but their split, by the name of that."""
@@ -82,36 +93,20 @@ def _scenes(
     for same, sides in settings.items():
         key = tuple(word for place, word in enumerate(same) if place not in places)
         first = next(iter(sides.values()))
-        found.setdefault(key, {})[_split(first.settings)] = sides
+        found.setdefault(key, {})[split_name(first.settings)] = sides
     # From the most skewed to i.i.d.
     return [dict(sorted(splits.items())) for splits in found.values()]
 
 
-def _split(settings: Settings) -> str:
+def split_name(settings: Settings) -> str:
     if "data.partition.alpha" in settings:
         return f"alpha {settings['data.partition.alpha']}"
     return str(settings.get("data.partition.name", ""))
 
 
-def _without_split(settings: Settings) -> str:
-    words = setting_words(settings).split(", ")
-    return ", ".join(word for word in words if word != _split(settings))
-
-
-def _usual_length(sides: Sequence[Side]) -> int:
+def usual_length(sides: Sequence[Side]) -> int:
     lengths = Counter(run.rows[-1].round for side in sides for run in side.runs.values())
     return max(lengths, key=lambda rounds: (lengths[rounds], -rounds))
-
-
-def _reached(splits: Mapping[str, Mapping[str, Side]], rounds: int) -> dict[str, dict[str, str]]:
-    """By method and split: accuracy after so many rounds, of those that have as many."""
-    found: dict[str, dict[str, str]] = {}
-    for split, sides in splits.items():
-        for name, side in sorted(sides.items()):
-            runs = side.after(rounds)
-            if runs:
-                found.setdefault(name, {})[split] = shown(percents(runs).mean)
-    return found
 
 
 def draw(differences: Mapping[str, Sequence[Any]], path: Path) -> None:

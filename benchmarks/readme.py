@@ -4,16 +4,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedwsq.core.errors import RunError
-from kept import Side, shown_factor
+from kept import Side, percents, setting_words, shown, shown_factor
 from lean import Scene
-from overview import Matrix, matrices
+from overview import families, split_name, usual_length
 from picture import ours
 
 START = "<!-- from the kept runs: python benchmarks/claims.py --write -->\n"
 END = "<!-- until here -->\n"
 PLAIN = "fedacg + ws"  # our method in float32
 # Rows of the second table, by what `side_name` calls them.
-METHODS = ("fedavg", "fedws", "fedwsq 4 bits", "fedwsq 2 bits", "fedwsq 1 bits")
+METHODS = ("fedavg", "fedws", "fedwsq 4 bits", "fedwsq 1 bits")
 HEAD = (
     "to what FedAvg comes to",
     "FedAvg, MB",
@@ -28,16 +28,29 @@ def block(scenes: Sequence[Scene], settings: Mapping[tuple[str, ...], Mapping[st
     for scene in sorted(scenes, key=lambda scene: -max(scene.whole().values())):
         if ours(scene):
             text += _line(scene)
-    for matrix in matrices(settings):
-        chosen = matrix.only(METHODS)
-        # One split alone is in RESULTS.md: here it is about how skewed the data is.
-        if len(chosen.cells) == len(METHODS) and len(chosen.splits) > 1:
-            text += f"\n{_title(chosen)}\n\n{chosen.text()}"
+    for splits in families(settings):
+        text += _accuracies(splits)
     return text
 
 
-def _title(matrix: Matrix) -> str:
-    return f"Smoothed accuracy in percent, {matrix.words}:"
+def _accuracies(splits: Mapping[str, Mapping[str, Side]]) -> str:
+    """Methods down, splits across; nothing on one split alone, or where a method was never run."""
+    run = {name for sides in splits.values() for name in sides}
+    if len(splits) == 1 or not set(METHODS) <= run:
+        return ""
+    every = [side for sides in splits.values() for side in sides.values()]
+    rounds = usual_length(every)
+    words = setting_words(every[0].settings)
+    words = words.replace(f"{split_name(every[0].settings)}, ", "")
+    text = f"\nSmoothed accuracy in percent, {words}, after {rounds} rounds:\n\n"
+    text += f"| method | {' | '.join(splits)} |\n|{'---|' * (1 + len(splits))}\n"
+    for name in METHODS:
+        cells = [name]
+        for sides in splits.values():
+            runs = sides[name].after(rounds) if name in sides else {}
+            cells.append(shown(percents(runs).mean))
+        text += f"| {' | '.join(cells)} |\n"
+    return text
 
 
 def _line(scene: Scene) -> str:

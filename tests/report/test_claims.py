@@ -212,17 +212,21 @@ def test_an_answer_leads_to_its_claim(title, found_at):
     assert overview.anchor(title) == found_at
 
 
-def test_accuracies_are_methods_by_splits_after_as_many_rounds_as_most_have(tmp_path):
-    skewed = {"data.partition": {"name": "dirichlet", "alpha": 0.05}}
-    tell(tmp_path / "long", [0.5, 0.5, 0.9])
-    tell(tmp_path / "skewed", [0.4, 0.4], **skewed)
-    tell(tmp_path / "even", [0.6, 0.6], method="fedws", **{"data.partition": "iid"})
+def test_accuracies_stand_by_seed_the_best_first_after_as_many_rounds_as_most_have(tmp_path):
+    tell(tmp_path / "long", [0.5, 0.5, 0.9], method="fedws")
+    tell(tmp_path / "other-seed", [0.3, 0.3], method="fedws", seed=1)
+    tell(tmp_path / "plain", [0.4, 0.4])
+    tell(tmp_path / "better", [0.6, 0.6], method="fedacg")
+    tell(tmp_path / "alone", [0.4, 0.4], **{"data.partition": "iid"})
     found = overview.accuracies(kept.by_setting(read_runs(sorted(tmp_path.iterdir()))))
-    assert "after 2 rounds" in found
-    head, _, averaged, standardized = found.strip().splitlines()[2:]
-    assert head == "| method | alpha 0.05 | alpha 0.3 | iid |"
-    assert averaged == "| fedavg | 40.00 (one seed) | 50.00 (one seed) |  |"
-    assert standardized == "| fedws |  |  | 60.00 (one seed) |"
+    title, _, head, _, *lines = found.strip().splitlines()
+    assert "after 2 rounds" in title
+    assert head == "| method | MB up | seed 0 | seed 1 | against fedws |"
+    assert lines == [
+        "| fedacg | 0.0 | 60.00 |  | 10.00 (one seed) |",
+        "| fedws | 0.0 | 50.00 | 30.00 |  |",
+        "| fedavg | 0.0 | 40.00 |  | -10.00 (one seed) |",
+    ]
 
 
 def test_the_figure_has_a_row_for_each_claim_that_has_a_comparison(runs, tmp_path, monkeypatch):

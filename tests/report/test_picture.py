@@ -6,13 +6,14 @@ import pytest
 from stories import tell
 
 from fedwsq.core.errors import RunError
-from fedwsq.runs.reading import read_run
+from fedwsq.runs.reading import read_run, read_runs
 from harness import TESTS
 
 sys.path.append(str(TESTS.parent / "benchmarks"))
 
 import claims
 import evidence
+import kept
 import lean
 import picture
 import readme
@@ -72,6 +73,22 @@ def test_a_block_has_a_line_for_what_ours_takes(told):
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[0].endswith("4 rounds: 50.0 %")
     assert cells[3:] == ["2.0 (2.0 to 2.0, 2 seeds)", ""]  # FedACG with WS was not run
+
+
+def test_a_block_has_accuracies_by_split_where_all_methods_were_run(tmp_path):
+    for alpha in (0.1, 0.3):
+        for number, method in enumerate(("fedavg", "fedws", "fedwsq", "fedwsq")):
+            more = {"uplink.bits": {2: 4, 3: 1}[number]} if method == "fedwsq" else {}
+            settings = {"data.partition.alpha": alpha, "method": method, **more}
+            if (alpha, method) != (0.1, "fedws"):
+                tell(tmp_path / f"{alpha}-{number}", [0.5 + alpha], **settings)
+    settings = kept.by_setting(read_runs(sorted(tmp_path.iterdir())))
+    lines = readme.block([], settings).splitlines()
+    assert "digits, 5 of 10 clients, cnn, after 1 rounds:" in lines[3]
+    assert lines[5] == "| method | alpha 0.1 | alpha 0.3 |"
+    assert lines[7] == "| fedavg | 60.00 (one seed) | 80.00 (one seed) |"
+    assert lines[8] == "| fedws |  | 80.00 (one seed) |"
+    assert len(lines) == 11
 
 
 def test_a_block_takes_the_place_of_the_one_that_is_there(tmp_path):
