@@ -79,7 +79,7 @@ def test_a_kept_run_is_repeated_from_its_receipt(finished, tmp_path, capfd):
 
 @pytest.mark.slow
 def test_a_committed_run_is_repeated_as_far_as_this_machine_is_like_the_one_it_is_from(capfd):
-    name = "digits_fedwsq-bits-4_seed-0"
+    name = "digits_seed-0_fedwsq-4"
     code = evidence.repeat(name, ["--rounds", "3", "--workers", "1"])
     said = " ".join(capfd.readouterr().out.split())
     if code == 0:
