@@ -248,7 +248,9 @@ def results(asked: Mapping[str, Sequence[Mapping[str, Any]]], runs: Sequence[Rea
     text += "\n" + overview.verdicts({name: each.verdict for name, each in answers.items()})
     text += ACCURACIES + overview.accuracies(settings)
     differences = {name: each.compared for name, each in answers.items()}
-    return Results(text + details, scenes, differences, readme.block(scenes, settings))
+    said = {claim["name"]: answers[claim["name"]].verdict for claim in asked["claim"]}
+    block = readme.block(scenes, settings, said)
+    return Results(text + details, scenes, differences, block)
 
 
 def read_claims() -> dict[str, list[dict[str, Any]]]:

@@ -6,11 +6,21 @@ from pathlib import Path
 from fedwsq.core.errors import RunError
 from kept import Side, percents, setting_words, shown, shown_factor
 from lean import Scene
-from overview import families, split_name, usual_length
+from overview import anchor, families, split_name, usual_length
 from picture import ours
 
 START = "<!-- from the kept runs: python benchmarks/claims.py --write -->\n"
 END = "<!-- until here -->\n"
+PAGE = "benchmarks/RESULTS.md"
+# How a verdict starts, the good ones first.
+ANSWERS = (
+    "holds",
+    "holds in part",
+    "undecided",
+    "does not hold here",
+    "not run yet",
+    "not testable here",
+)
 PLAIN = "fedacg + ws"  # our method in float32
 # Rows of the second table, by what `side_name` calls them.
 METHODS = ("fedavg", "fedws", "fedwsq 4 bits", "fedwsq 1 bits")
@@ -23,14 +33,37 @@ HEAD = (
 )
 
 
-def block(scenes: Sequence[Scene], settings: Mapping[tuple[str, ...], Mapping[str, Side]]) -> str:
+def block(
+    scenes: Sequence[Scene],
+    settings: Mapping[tuple[str, ...], Mapping[str, Side]],
+    verdicts: Mapping[str, str],
+) -> str:
+    """Bytes to accuracy, accuracies by split, and which claims hold."""
     text = f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}\n"
     for scene in sorted(scenes, key=lambda scene: -max(scene.whole().values())):
         if ours(scene):
             text += _line(scene)
     for splits in families(settings):
         text += _accuracies(splits)
+    return text + _claims(verdicts)
+
+
+def _claims(verdicts: Mapping[str, str]) -> str:
+    """A line an answer, with the claims that have it; each leads to what it rests on."""
+    if not verdicts:
+        return ""
+    text = "\n| answer here | claims of the paper |\n|---|---|\n"
+    for answer in ANSWERS:
+        names = [name for name, verdict in verdicts.items() if _answer(verdict) == answer]
+        if names:
+            links = [f"[{name}]({PAGE}#{anchor(name)})" for name in names]
+            text += f"| {answer} ({len(names)}) | {'; '.join(links)} |\n"
     return text
+
+
+def _answer(verdict: str) -> str:
+    """`holds in part` and not `holds`: the longest that it starts with."""
+    return max((each for each in ANSWERS if verdict.startswith(each)), key=len)
 
 
 def _accuracies(splits: Mapping[str, Mapping[str, Side]]) -> str:

@@ -69,7 +69,7 @@ def test_it_is_drawn(told, tmp_path):
 
 
 def test_a_block_has_a_line_for_what_ours_takes(told):
-    (line,) = [line for line in readme.block(told(0, 1), {}).splitlines() if "rounds" in line]
+    (line,) = [line for line in readme.block(told(0, 1), {}, {}).splitlines() if "rounds" in line]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[0].endswith("4 rounds: 50.0 %")
     assert cells[3:] == ["2.0 (2.0 to 2.0, 2 seeds)", ""]  # FedACG with WS was not run
@@ -83,12 +83,28 @@ def test_a_block_has_accuracies_by_split_where_all_methods_were_run(tmp_path):
             if (alpha, method) != (0.1, "fedws"):
                 tell(tmp_path / f"{alpha}-{number}", [0.5 + alpha], **settings)
     settings = kept.by_setting(read_runs(sorted(tmp_path.iterdir())))
-    lines = readme.block([], settings).splitlines()
+    lines = readme.block([], settings, {}).splitlines()
     assert "digits, 5 of 10 clients, cnn, after 1 rounds:" in lines[3]
     assert lines[5] == "| method | alpha 0.1 | alpha 0.3 |"
     assert lines[7] == "| fedavg | 60.00 (one seed) | 80.00 (one seed) |"
     assert lines[8] == "| fedws |  | 80.00 (one seed) |"
     assert len(lines) == 11
+
+
+def test_a_block_has_the_claims_by_answer():
+    verdicts = {
+        "One": "holds (1 of 1 comparisons for it, 0 against it)",
+        "Two": "holds in part",
+        "Three": "holds",
+        "Four": "does not hold here",
+    }
+    lines = readme.block([], {}, verdicts).splitlines()[-3:]
+    page = readme.PAGE
+    assert lines == [
+        f"| holds (2) | [One]({page}#one); [Three]({page}#three) |",
+        f"| holds in part (1) | [Two]({page}#two) |",
+        f"| does not hold here (1) | [Four]({page}#four) |",
+    ]
 
 
 def test_a_block_takes_the_place_of_the_one_that_is_there(tmp_path):
