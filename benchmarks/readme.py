@@ -1,17 +1,20 @@
 """The README's own part of the results, for `claims.py`: a block between two marks, never typed."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedwsq.core.errors import RunError
+from fedwsq.runs.reading import Reading
 from kept import Side, percents, setting_words, shown, shown_factor
 from lean import Scene
-from overview import anchor, families, split_name, usual_length
+from overview import families, split_name, usual_length
 from picture import ours
 
 START = "<!-- from the kept runs: python benchmarks/claims.py --write -->\n"
 END = "<!-- until here -->\n"
-PAGE = "benchmarks/RESULTS.md"
+GLANCE = "benchmarks/RESULTS.md#answers-at-a-glance"
+WIDTH = 120  # of the README's lines
 # How a verdict starts, the good ones first.
 ANSWERS = (
     "holds",
@@ -23,7 +26,7 @@ ANSWERS = (
 )
 PLAIN = "fedacg + ws"  # our method in float32
 # Rows of the second table, by what `side_name` calls them.
-METHODS = ("fedavg", "fedws", "fedwsq 4 bits", "fedwsq 1 bits")
+METHODS = ("fedavg", "fedws", "fedwsq 4 bits", "fedwsq 2 bits", "fedwsq 1 bits")
 HEAD = (
     "to what FedAvg comes to",
     "FedAvg, MB",
@@ -49,15 +52,16 @@ def block(
 
 
 def _claims(verdicts: Mapping[str, str]) -> str:
-    """A line an answer, with the claims that have it; each leads to what it rests on."""
+    """A line an answer, with the claims that have it."""
     if not verdicts:
         return ""
-    text = "\n| answer here | claims of the paper |\n|---|---|\n"
+    text = f"\nThe paper's {len(verdicts)} claims, with small networks and short runs "
+    text += f"([what each answer rests on]({GLANCE})):\n\n"
     for answer in ANSWERS:
         names = [name for name, verdict in verdicts.items() if _answer(verdict) == answer]
         if names:
-            links = [f"[{name}]({PAGE}#{anchor(name)})" for name in names]
-            text += f"| {answer} ({len(names)}) | {'; '.join(links)} |\n"
+            words = f"- **{answer}** ({len(names)}): {'; '.join(names)}"
+            text += textwrap.fill(words, WIDTH, subsequent_indent="  ") + "\n"
     return text
 
 
@@ -77,13 +81,27 @@ def _accuracies(splits: Mapping[str, Mapping[str, Side]]) -> str:
     words = words.replace(f"{split_name(every[0].settings)}, ", "")
     text = f"\nSmoothed accuracy in percent, {words}, after {rounds} rounds:\n\n"
     text += f"| method | {' | '.join(splits)} |\n|{'---|' * (1 + len(splits))}\n"
+    reached = {split: _on_common_seeds(sides, rounds) for split, sides in splits.items()}
     for name in METHODS:
         cells = [name]
-        for sides in splits.values():
-            runs = sides[name].after(rounds) if name in sides else {}
-            cells.append(shown(percents(runs).mean))
+        for found in reached.values():
+            cells.append(shown(percents(found[name]).mean) if name in found else "")
         text += f"| {' | '.join(cells)} |\n"
     return text
+
+
+def _on_common_seeds(sides: Mapping[str, Side], rounds: int) -> dict[str, dict[int, Reading]]:
+    """The methods of the table on the seeds that all of them have: seeds differ more than they."""
+    reached = {}
+    for name in METHODS:
+        runs = sides[name].after(rounds) if name in sides else {}
+        if runs:
+            reached[name] = runs
+    common = set.intersection(*(set(runs) for runs in reached.values())) if reached else set()
+    found = {}
+    for name, runs in reached.items():
+        found[name] = {seed: run for seed, run in runs.items() if seed in common}
+    return found
 
 
 def _line(scene: Scene) -> str:
