@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedwsq.core.errors import RunError
+from fedwsq.report.compare import smoothed, total_bytes
+from fedwsq.report.estimate import estimate
 from fedwsq.runs.reading import Reading
 from kept import Side, percents, setting_words, shown, shown_factor
 from lean import Scene
@@ -113,13 +115,23 @@ def _line(scene: Scene) -> str:
     where = f"{scene.words}, {scene.rounds} rounds: {_span(levels)} %"
     cells = [where, _span([whole[seed] / 1e6 for seed in runs])]
     if len(costs) < len(runs):
-        cells += [f"held by {len(costs)} of {len(runs)} seeds", "", ""]
-        return f"| {' | '.join(cells)} |\n"
+        return f"| {' | '.join([*cells, *_not_held(scene, runs)])} |\n"
     plain = scene.least(PLAIN)
     cells.append(_span([cost / 1e6 for cost in costs.values()], 2))
     cells.append(shown_factor([whole[seed] / cost for seed, cost in costs.items()]))
     cells.append(shown_factor([plain[seed] / costs[seed] for seed in costs if seed in plain]))
     return f"| {' | '.join(cells)} |\n"
+
+
+def _not_held(scene: Scene, runs: Mapping[int, Reading]) -> list[str]:
+    """Where not every seed gets there: what the whole runs send, and where they end."""
+    sent = {seed: sum(map(total_bytes, run.rows)) for seed, run in runs.items()}
+    whole = scene.whole()
+    times = shown_factor([whole[seed] / sent[seed] for seed in runs])
+    ends = {seed: smoothed(run) for seed, run in runs.items()}
+    below = [100 * (scene.target(seed) - end) for seed, end in ends.items() if end is not None]
+    megabytes = _span([value / 1e6 for value in sent.values()], 2)
+    return [f"{megabytes}, whole", f"{times}, but ends {shown(estimate(below))} points below", ""]
 
 
 def _span(values: Sequence[float], digits: int = 1) -> str:

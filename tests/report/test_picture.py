@@ -79,6 +79,20 @@ def test_a_block_has_a_line_for_what_ours_takes(told):
 METHODS = ("fedavg", "fedws", "fedwsq-4", "fedwsq-2", "fedwsq-1")
 
 
+def test_a_block_says_so_where_ours_does_not_get_there(tmp_path):
+    for seed in (0, 1):
+        tell(tmp_path / f"avg-{seed}", [0.1, 0.3, 0.8, 0.8], seed=seed)
+        tell(tmp_path / f"lean-{seed}", [0.1, 0.3, 0.3, 0.3], seed=seed, method="fedwsq-lean")
+    (scene,) = lean.scenes(read_runs(sorted(tmp_path.iterdir())))
+    (line,) = [line for line in readme.block([scene], {}, {}).splitlines() if "rounds" in line]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[2].endswith(", whole")
+    assert cells[3].startswith("1.0 (1.0 to 1.0, 2 seeds), but ends ")
+    # 0.1, 0.12, 0.138, 0.1542, where FedAvg comes to 0.5.
+    assert "ends 34.58 ± 0.00 (2 seeds) points below" in cells[3]
+    assert cells[4] == ""
+
+
 def by_split(folder, left_out=()):
     """Every method on two splits, 10 points better for each of ten parts of alpha and of a seed."""
     for alpha, seed, name in product((0.1, 0.3), (0, 1), METHODS):
