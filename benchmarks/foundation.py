@@ -6,7 +6,6 @@
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 import torch
 
 from fedwsq import Danuq, Fixed, Float32, Link, Schema
+from fedwsq.bench.figure import machine
 from fedwsq.models import resnet18
 from fedwsq.wire import Line
 from script import Row, parser, rows, total
@@ -87,7 +87,7 @@ def main() -> None:
     words.add_argument("parts", nargs="*", choices=parts, metavar="PART", help=", ".join(parts))
     words.add_argument("--json", type=Path, help="also write the figures to this file")
     args = words.parse_args()
-    results = {"cores": os.cpu_count()}
+    results = {"machine": {"date": time.strftime("%Y-%m-%d"), **machine()}}
     with tempfile.TemporaryDirectory() as folder:
         for name in args.parts or parts:
             results[name] = parts[name](Path(folder))

@@ -140,11 +140,11 @@ def _span(values: Sequence[float], digits: int = 1) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def put(text: str, path: Path) -> None:
-    """Into the README, in the place of the block that is there."""
+def put(text: str, path: Path, mark: str = START) -> None:
+    """Into a page, in the place of the block that is there: between its mark and the next end."""
     page = path.read_text()
-    if page.count(START) != 1 or page.count(END) != 1:
-        raise RunError(f"{path} must have the lines {START.strip()} and {END.strip()}, once each")
-    before, rest = page.split(START)
-    _, after = rest.split(END)
-    path.write_text(f"{before}{START}\n{text}\n{END}{after}")
+    if page.count(mark) != 1 or END not in page.split(mark)[1]:
+        raise RunError(f"{path} must have the line {mark.strip()} once, and {END.strip()} after it")
+    before, rest = page.split(mark)
+    _, after = rest.split(END, maxsplit=1)
+    path.write_text(f"{before}{mark}\n{text}\n{END}{after}")

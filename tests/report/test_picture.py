@@ -144,7 +144,7 @@ def test_a_block_takes_the_place_of_the_one_that_is_there(tmp_path):
     readme.put("new\n", page)
     assert page.read_text() == f"above\n{readme.START}\nnew\n\n{readme.END}below\n"
     page.write_text("no marks\n")
-    with pytest.raises(RunError, match="once each"):
+    with pytest.raises(RunError, match="once, and"):
         readme.put("new\n", page)
     assert page.read_text() == "no marks\n"
 
