@@ -7,141 +7,32 @@ The page has first bytes to accuracy (`lean.py`) and all answers at a glance (`o
 figures beside it; then every claim of `claims.toml`: its sentence and the two sides of its
 comparison, each a method as `fedwsq compare` names it.
 
-Runs are compared where they share data, split, participation, model, local training and
-broadcasts, after as many rounds as both have, by their smoothed accuracy, seed by seed. Over
-several seeds a comparison is for the claim, or against it, where the 95 % interval of the
-difference leaves 0 out (or the points that the claim allows); with one seed where it is more than
-two points. A claim holds if all its comparisons are for it, in part if some are, and does not hold
-here if none is and at least one is against it. Some claims are not about accuracy (`measured.py`).
+How runs become an answer stands in `verdicts.py`, with an example. Some claims are not about
+accuracy (`measured.py`).
 """
 
-import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import lean
 import overview
 import picture
 import readme
 from evidence import unpacked
-from fedwsq.report.estimate import Estimate, estimate
 from fedwsq.runs.reading import Reading
-from kept import Percents, Side, by_setting, percents, setting_words, shown
+from kept import by_setting, shown
 from measured import MEASURES
 from script import parser
+from verdicts import Compared, Kind, Noise, Said, Settings, comparisons, noises, verdict
 
 CLAIMS = Path(__file__).with_name("claims.toml")
 ROOT = CLAIMS.parent.parent
 PAGE = "benchmarks/RESULTS.md"
 README = "README.md"
 PICTURE = "docs/curves.png"
-LONGER = 2  # times the rounds of a comparison of more seeds
-ALONE = 2.0  # points that one seed may be off by: below, it takes several to tell
 PARTS = {"claim": "The paper's claims", "question": "Questions of our own"}
-Outcome = Literal["holds", "against", "undecided"]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Two sides in the same setting after the same number of rounds, of the seeds of both."""
-
-    setting: str
-    names: tuple[str, str]
-    left: Percents
-    right: Percents
-    bar: float  # points that the left must be above the right; below 0: may be below
-
-    @property
-    def difference(self) -> Estimate:
-        """Seed by seed: both sides of a seed have the same split, clients and start."""
-        left = self.left.by_seed
-        right = self.right.by_seed
-        found = estimate([left[seed] - right[seed] for seed in left if seed in right])
-        return found or Estimate(math.nan, None, 0)
-
-    @property
-    def outcome(self) -> Outcome:
-        found = self.difference
-        half = ALONE if found.half is None else found.half
-        if found.mean - half > self.bar:
-            return "holds"
-        return "against" if found.mean + half < self.bar else "undecided"
-
-
-def comparisons(
-    claim: Mapping[str, Any], settings: Mapping[tuple[str, ...], Mapping[str, Side]]
-) -> list[Compared]:
-    found = []
-    bar = claim.get("by", 0.0) - claim.get("within", 0.0)
-    for sides in settings.values():
-        for names in pairs(claim):
-            left, right = (sides.get(name) for name in names)
-            if left is None or right is None or not meant(claim, left):
-                continue
-            for rounds in lengths(left, right):
-                one, other = left.after(rounds), right.after(rounds)
-                seeds = one.keys() & other.keys()
-                setting = f"{setting_words(left.settings)}, {rounds} rounds"
-                mine = percents({seed: one[seed] for seed in sorted(seeds)})
-                theirs = percents({seed: other[seed] for seed in sorted(seeds)})
-                found.append(Compared(setting, names, mine, theirs, bar))
-    return found
-
-
-def lengths(left: Side, right: Side) -> list[int]:
-    """After how many rounds both can be compared: where some seed of one of them ends.
-
-    The longer, the fewer seeds: what they add is told from twice as many rounds on.
-    """
-    ends = set()
-    for seed in left.runs.keys() & right.runs.keys():
-        ends.add(min(left.runs[seed].rows[-1].round, right.runs[seed].rows[-1].round))
-    told: list[int] = []
-    for rounds in sorted(ends):
-        if not told or rounds >= LONGER * told[-1]:
-            told.append(rounds)
-    return told
-
-
-def meant(claim: Mapping[str, Any], side: Side) -> bool:
-    """Whether a claim is about this setting: `only` has the values it is about."""
-    wanted = claim.get("only", {})
-    return all(side.settings.get(key) in values for key, values in wanted.items())
-
-
-def pairs(claim: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Who is held against whom; `bits` of both at once, where a claim names several."""
-    meeting = claim.get("pairs") or product(claim.get("better", []), claim.get("than", []))
-    found = []
-    for left, right in meeting:
-        for bits in claim.get("bits", [""]):
-            found.append((left.format(bits=bits), right.format(bits=bits)))
-    return found
-
-
-def verdict(claim: Mapping[str, Any], found: Sequence[Compared]) -> str:
-    if "untestable" in claim:
-        return f"not testable here: {claim['untestable']}"
-    outcomes = [compared.outcome for compared in found]
-    if not outcomes:
-        return "not run yet"
-    holds = outcomes.count("holds")
-    against = outcomes.count("against")
-    alone = sum(compared.difference.half is None for compared in found)
-    counted = f"{holds} of {len(outcomes)} comparisons for it, {against} against it"
-    if alone:
-        counted += f"; {alone} of one seed"
-    if holds == len(outcomes):
-        return f"holds ({counted})"
-    if holds:
-        return f"holds in part ({counted})"
-    if against:
-        return f"does not hold here ({counted})"
-    return f"undecided ({counted}: within noise)"
 
 
 def table(found: Sequence[Compared]) -> str:
@@ -150,8 +41,9 @@ def table(found: Sequence[Compared]) -> str:
     head = ("setting", "accuracy", "against", "difference", "MB up", "MB, both ways")
     text = f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"
     for each in found:
+        setting = f"{each.setting}, {each.rounds} rounds"
         cells = [
-            each.setting,
+            setting if each.counts else f"{setting} (not counted again)",
             f"{each.names[0]}: {shown(each.left.mean)}",
             f"{each.names[1]}: {shown(each.right.mean)}",
             shown(each.difference),
@@ -165,22 +57,33 @@ def table(found: Sequence[Compared]) -> str:
 class Answer(NamedTuple):
     """What is said of a claim, and what it rests on."""
 
-    verdict: str
+    said: Said
     compared: Sequence[Compared]
     text: str
 
 
 def answered(
     claim: Mapping[str, Any],
-    settings: Mapping[tuple[str, ...], Mapping[str, Side]],
+    settings: Settings,
+    noise: Mapping[Kind, Noise],
     runs: Sequence[Reading],
 ) -> Answer:
     if "measure" in claim:
         found = MEASURES[claim["measure"]](runs)
         text = f"\n{found.text}\n" if found.text else ""
-        return Answer(found.verdict, [], text)
-    compared = comparisons(claim, settings)
+        return Answer(found.said, [], text)
+    compared = comparisons(claim, settings, noise)
     return Answer(verdict(claim, compared), compared, table(compared))
+
+
+def scatter(noise: Mapping[Kind, Noise]) -> str:
+    """What a difference of one seed may be off by, in words."""
+    text = ""
+    for kind, each in sorted(noise.items()):
+        what = "codes of one method" if kind.codes else "methods"
+        where = f"{kind.data}, {kind.model}, {what}"
+        text += f"- {where}: {each.half:.1f} points, of {each.freedom} degrees of freedom\n"
+    return text
 
 
 INTRODUCTION = """\
@@ -199,6 +102,14 @@ GLANCE = """
 ![What the first side of each comparison is above the second]({figure})
 
 A mark is one comparison, hollow where there is one seed; the short line is what the claim asks for.
+
+An interval over several seeds is Student's, of 95 %. A comparison of one seed is given the scatter
+of those that have several (what is left of accuracies by side and seed when a part for each is
+taken out), and counts if it is clear of that:
+
+{scatter}
+"Holds" asks for every pair of the claim with several seeds; "as far as run" is less than that. Of
+one pair in one setting the comparison with most seeds counts.
 """
 
 ACCURACIES = """
@@ -231,6 +142,7 @@ class Results(NamedTuple):
 
 def results(asked: Mapping[str, Sequence[Mapping[str, Any]]], runs: Sequence[Reading]) -> Results:
     settings = by_setting(runs)
+    noise = noises(settings)
     scenes = lean.told(runs)
     answers = {}
     details = ""
@@ -238,17 +150,17 @@ def results(asked: Mapping[str, Sequence[Mapping[str, Any]]], runs: Sequence[Rea
         details += f"\n## {title}\n"
         for claim in asked[kind]:
             name = claim["name"]
-            answers[name] = answered(claim, settings, runs)
+            answers[name] = answered(claim, settings, noise, runs)
             details += f"\n### {name}\n\n> {claim['sentence']}\n> ({claim['where']})\n\n"
-            details += f"**{answers[name].verdict}**\n{answers[name].text}"
+            details += f"**{answers[name].said}**\n{answers[name].text}"
 
     text = INTRODUCTION.format(count=len(runs))
     text += lean.section(scenes)
-    text += GLANCE.format(figure=overview.FIGURE)
-    text += "\n" + overview.verdicts({name: each.verdict for name, each in answers.items()})
+    text += GLANCE.format(figure=overview.FIGURE, scatter=scatter(noise))
+    text += "\n" + overview.verdicts({name: str(each.said) for name, each in answers.items()})
     text += ACCURACIES + overview.accuracies(settings)
     differences = {name: each.compared for name, each in answers.items()}
-    said = {claim["name"]: answers[claim["name"]].verdict for claim in asked["claim"]}
+    said = {claim["name"]: answers[claim["name"]].said.verdict for claim in asked["claim"]}
     block = readme.block(scenes, settings, said)
     return Results(text + details, scenes, differences, block)
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from fedwsq.plan.read import Settings
 from fedwsq.report.compare import smoothed, total_bytes
 from fedwsq.report.estimate import Estimate, estimate
-from fedwsq.report.groups import describe_bits, describe_method
+from fedwsq.report.groups import WITHIN, describe_bits, describe_method, differing
 from fedwsq.runs.reading import Reading
 
-WATCHED = ("eval_every", "record.rounds")  # what changes no weight
+WATCHED = ("record.rounds",)  # what changes no weight and no figure
 # Settings that came later, as runs from before have them without saying so.
 SINCE: Mapping[str, object] = {
     "training.decay_on": "clients",
@@ -20,6 +20,8 @@ SINCE: Mapping[str, object] = {
 # What two sides must share to be compared. Not their length: an earlier round of a longer run is
 # that round of a shorter one, bit for bit, as long as no schedule depends on the end.
 SAME = (
+    # What is smoothed depends on the rounds that were evaluated: who took part in them is in it.
+    "eval_every",
     "data.name",
     "data.clients",
     "data.partition.name",
@@ -44,7 +46,11 @@ OTHERWISE: Mapping[str, tuple[object, str]] = {
     "uplink.error_feedback": (False, "error feedback"),
     "uplink.codec.dequantize": ("shared", "dequantize"),
     "uplink.codec.levels": ("paper", "levels"),
+    "uplink.codec.scale_init": ("calibrate", "start"),
+    "algorithm.exchange": ("psp", "exchange"),
+    "training.clip_norm": (10.0, "clip"),
 }
+OFTEN = (1, 3)  # how often runs are usually evaluated
 
 
 def side_name(settings: Settings) -> str:
@@ -79,11 +85,13 @@ def setting_words(settings: Settings) -> str:
         words.append(f"{settings.get('training.epochs')} epochs")
     if settings.get("training.lr") != 0.1:
         words.append(f"lr {settings.get('training.lr')}")
+    if settings.get("eval_every") not in OFTEN:
+        words.append(f"evaluated every {settings.get('eval_every')} rounds")
     return ", ".join(words)
 
 
 def as_of(run: Reading, rounds: int) -> Reading:
-    """The run as it was after so many rounds; how closely it was watched is no matter.
+    """The run as it was after so many rounds; what was recorded of it is no matter.
 
     Neither is a bound that no update met: without it the weights would be the same.
     """
@@ -143,24 +151,42 @@ def percents(runs: Mapping[int, Reading]) -> Percents:
 
 def by_setting(runs: Sequence[Reading]) -> dict[tuple[str, ...], dict[str, Side]]:
     """Sides by what they have in common, then by name."""
-    found: dict[tuple[str, ...], dict[str, dict[int, Reading]]] = {}
+    found: dict[tuple[str, ...], dict[str, list[Reading]]] = {}
     for run in runs:
         if run.state != "finished":
             continue
         key = [str(run.settings.get(name, "")) for name in SAME]
         if run.settings.get("training.schedule") == "published":
             key.append(str(run.rounds))
-        seeds = found.setdefault(tuple(key), {}).setdefault(side_name(run.settings), {})
-        before = seeds.get(run.seed)
-        if before is None or len(before.rows) < len(run.rows):
-            seeds[run.seed] = run
+        found.setdefault(tuple(key), {}).setdefault(side_name(run.settings), []).append(run)
 
     sides: dict[tuple[str, ...], dict[str, Side]] = {}
     for same, names in found.items():
         sides[same] = {}
-        for name, seeds in names.items():
-            first = seeds[min(seeds)]
-            sides[same][name] = Side(first.settings, seeds)
+        for name, alike in names.items():
+            sides[same] |= _told_apart(name, alike)
+    return sides
+
+
+def _told_apart(name: str, runs: Sequence[Reading]) -> dict[str, Side]:
+    """Runs of one name whose settings differ all the same are sides of their own.
+
+    The name is the largest group's; the others say what is another way with them.
+    """
+    plain = [as_of(run, 0).settings for run in runs]
+    keys = [key for key in differing(plain) if key not in ("seed", *WITHIN)]
+    groups: dict[tuple[str, ...], dict[int, Reading]] = {}
+    for run, settings in zip(runs, plain, strict=True):
+        seeds = groups.setdefault(tuple(repr(settings.get(key)) for key in keys), {})
+        before = seeds.get(run.seed)
+        if before is None or len(before.rows) < len(run.rows):
+            seeds[run.seed] = run
+
+    sides = {}
+    for words, seeds in sorted(groups.items(), key=lambda group: (-len(group[1]), group[0])):
+        said = [f"{key} {word}" for key, word in zip(keys, words, strict=True)]
+        label = ", ".join([name, *said]) if sides else name
+        sides[label] = Side(seeds[min(seeds)].settings, seeds)
     return sides
 
 
@@ -169,6 +195,8 @@ def shown(found: Estimate | None) -> str:
         return ""
     if found.half is None:
         return f"{found.mean:.2f} (one seed)"
+    if found.count == 1:
+        return f"{found.mean:.2f} (one seed; seeds scatter by {found.half:.1f})"
     return f"{found.mean:.2f} ± {found.half:.2f} ({found.count} seeds)"
 
 

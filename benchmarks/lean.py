@@ -2,7 +2,8 @@
 
 The target of a seed is the mean of float32 FedAvg's last ten evaluations, at the best of the
 learning rates that were tried with it. What a run takes is all bytes, up and down, until its
-smoothed accuracy is there and stays there to the end.
+smoothed accuracy is there and stays there to the end. A short run has no such target: its last ten
+evaluations are most of its way.
 """
 
 import math
@@ -11,7 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedwsq.cli.plot import blank, save
-from fedwsq.report.compare import bytes_to, held_from, plateau, smoothed, total_bytes
+from fedwsq.report.compare import (
+    PLATEAU,
+    accuracies,
+    bytes_to,
+    held_from,
+    plateau,
+    smoothed,
+    total_bytes,
+)
 from fedwsq.report.estimate import estimate
 from fedwsq.report.figures import Panel, draw_curves, grid_size
 from fedwsq.report.groups import group_runs
@@ -21,6 +30,7 @@ from kept import SAME, as_of, both_ways, setting_words, shown, shown_factor
 FIGURE = "bytes_to_accuracy.png"
 LEGEND = 9.2  # inches that three names beside each other take
 REFERENCE = "fedavg"
+ENOUGH = 4 * PLATEAU  # evaluations of a run whose last ones are its end
 # What the method saves and what the code saves are told apart by these, in float32.
 BESIDE = {"FedWS": "fedws", "FedACG with WS": "fedacg + ws"}
 # Compositions may have learning rates and broadcasts of their own.
@@ -31,16 +41,15 @@ What a composition sends, up and down, until its smoothed accuracy reaches the m
 FedAvg's last ten evaluations and stays there to the end; seed by seed, as both have the same
 split, clients and start, and FedAvg at the best of the learning rates tried with that seed.
 Smoothed is a moving average of 0.9 a round, seeded with the first evaluation; where only each
-third round is evaluated, an accuracy counts for the three rounds up to it (an average of 0.9 an
-evaluation would look back three times as far). It runs behind: in a short run nobody holds the
-target, FedAvg itself included. Factors are the geometric mean over seeds with a 95 % interval, and
-are left out where not every seed gets there:
+third round is evaluated, an accuracy counts for the three rounds up to it. It is told where FedAvg
+was evaluated forty times or more, so that the last ten are its end and not its way. Factors are
+the geometric mean over seeds with a 95 % interval, and are left out where not every seed gets
+there:
 
-- **FedAvg's whole run**: all that FedAvg sends in as many rounds as it was given, over what this
-  one takes to its accuracy;
-- **FedAvg to there**, **FedWS**, **FedACG with WS**: what these take in float32 to the same
-  accuracy by the same rule. The last two are what coding saves, the method being the same or a
-  near one.
+- **FedAvg**, **FedWS**, **FedACG with WS**: what these take in float32 to the same accuracy by the
+  same rule, over what this one takes. The last two are what coding saves, the method being the
+  same or a near one;
+- **FedAvg's whole run**: all that FedAvg sends in as many rounds as it was given, over that.
 """
 
 
@@ -90,6 +99,15 @@ class Scene:
         firsts = [runs[min(runs)] for runs in self.sides.values()]
         return any(run.settings["downlink.codec.name"] != "float32" for run in firsts)
 
+    def above(self, runs: Mapping[int, Reading]) -> list[float]:
+        """Points that each seed ends above FedAvg, both smoothed."""
+        found = []
+        for seed, run in runs.items():
+            end, theirs = smoothed(run), smoothed(self.reference[seed])
+            if end is not None and theirs is not None:
+                found.append(100 * (end - theirs))
+        return found
+
     def whole(self) -> dict[int, int]:
         return {seed: sum(map(total_bytes, run.rows)) for seed, run in self.reference.items()}
 
@@ -102,7 +120,8 @@ def scenes(runs: Sequence[Reading]) -> list[Scene]:
         found.setdefault(_key(run), []).append(run)
     made = []
     for alike in found.values():
-        lengths = {len(run.rows) for run in alike if both_ways(run.settings) == REFERENCE}
+        averaging = [run for run in alike if both_ways(run.settings) == REFERENCE]
+        lengths = {len(run.rows) for run in averaging if len(accuracies(run)) >= ENOUGH}
         made += [_scene(alike, rounds) for rounds in sorted(lengths)]
     return [scene for scene in made if len(scene.sides) > 1]
 
@@ -157,8 +176,7 @@ def line(scene: Scene, name: str, beside: Mapping[str, Mapping[int, int]]) -> st
     """One composition: where it gets there, what it takes, and how many times less that is."""
     runs = scene.sides[name]
     costs = scene.costs(runs)
-    ends = {seed: smoothed(run) for seed, run in runs.items()}
-    above = [100 * (end - scene.target(seed)) for seed, end in ends.items() if end is not None]
+    above = scene.above(runs)
     cells = [name]
     if len(costs) < len(runs):
         cells += [f"by {len(costs)} of {len(runs)} seeds", *[""] * (1 + len(beside))]
@@ -173,12 +191,13 @@ def line(scene: Scene, name: str, beside: Mapping[str, Mapping[int, int]]) -> st
 
 def table(scene: Scene) -> str:
     beside: dict[str, Mapping[int, int]] = {
-        "FedAvg's whole run": scene.whole(),
-        "FedAvg to there": scene.costs(scene.reference),
+        "FedAvg": scene.costs(scene.reference),
     }
     for title, method in BESIDE.items():
         beside[title] = scene.least(method)
-    head = ["composition", "held from round", "MB to there", *beside, "points above it at the end"]
+    beside["FedAvg's whole run"] = scene.whole()
+    end = "points above FedAvg at the end"
+    head = ["composition", "held from round", "MB to there", *beside, end]
     text = f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n"
     by_cost = sorted(scene.sides, key=scene.mean_cost)
     return text + "".join(line(scene, name, beside) for name in by_cost)

@@ -114,7 +114,10 @@ def draw(differences: Mapping[str, Sequence[Any]], path: Path) -> None:
 
     A short line is what the claim asks for; bars are intervals over seeds.
     """
-    rows = {name: found for name, found in differences.items() if found}
+    counted = {}
+    for name, found in differences.items():
+        counted[name] = [each for each in found if each.counts]
+    rows = {name: found for name, found in counted.items() if found}
     if not rows:
         return
     figure = blank(path, WIDTH, 1.2 + ROW * len(rows))
@@ -138,8 +141,8 @@ def draw(differences: Mapping[str, Sequence[Any]], path: Path) -> None:
 def _mark(axes: Any, compared: Any, height: float) -> None:
     found = compared.difference
     colour = COLOURS[compared.outcome]
-    # Hollow: one seed, of which nobody knows how far it is off.
-    alone = found.half is None
+    # Hollow: one seed, with the scatter of others.
+    alone = compared.alone
     axes.errorbar(
         found.mean,
         height,
@@ -148,5 +151,5 @@ def _mark(axes: Any, compared: Any, height: float) -> None:
         ms=4,
         color=colour,
         mfc="white" if alone else colour,
-        lw=1,
+        lw=0.6 if alone else 1.2,
     )

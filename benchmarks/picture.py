@@ -42,10 +42,10 @@ def lines(scene: Scene) -> dict[str, Mapping[int, Reading]]:
 
 
 def times_fewer(scene: Scene) -> Factor | None:
-    """All that FedAvg sends over what ours takes to where that ends."""
-    whole = scene.whole()
+    """What FedAvg sends to where it ends over what ours does."""
     costs = scene.costs(ours(scene))
-    return factor([whole[seed] / cost for seed, cost in costs.items()])
+    theirs = scene.costs(scene.reference)
+    return factor([theirs[seed] / cost for seed, cost in costs.items() if seed in theirs])
 
 
 def draw(scene: Scene, path: Path) -> None:
@@ -75,13 +75,13 @@ def _draw_line(axes: Any, name: str, runs: Mapping[int, Reading]) -> None:
 
 
 def _draw_distance(axes: Any, scene: Scene) -> None:
-    """An arrow from all that FedAvg sends to what ours takes to the same accuracy."""
+    """An arrow from what FedAvg takes to what ours takes to the same accuracy."""
     times = times_fewer(scene)
     if times is None:
         return
     costs = scene.costs(ours(scene)).values()
-    whole = scene.whole().values()
-    start = sum(whole) / len(whole) / 1e6
+    theirs = scene.costs(scene.reference).values()
+    start = sum(theirs) / len(theirs) / 1e6
     end = sum(costs) / len(costs) / 1e6
     targets = [100 * scene.target(seed) for seed in scene.reference]
     height = sum(targets) / len(targets)

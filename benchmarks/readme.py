@@ -5,27 +5,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedwsq.core.errors import RunError
-from fedwsq.report.compare import smoothed, total_bytes
+from fedwsq.report.compare import total_bytes
 from fedwsq.report.estimate import estimate
 from fedwsq.runs.reading import Reading
 from kept import Side, percents, setting_words, shown, shown_factor
 from lean import Scene
 from overview import families, split_name, usual_length
 from picture import ours
+from verdicts import Verdict
 
 START = "<!-- from the kept runs: python benchmarks/claims.py --write -->\n"
 END = "<!-- until here -->\n"
 GLANCE = "benchmarks/RESULTS.md#answers-at-a-glance"
 WIDTH = 120  # of the README's lines
-# How a verdict starts, the good ones first.
-ANSWERS = (
-    "holds",
-    "holds in part",
-    "undecided",
-    "does not hold here",
-    "not run yet",
-    "not testable here",
-)
 PLAIN = "fedacg + ws"  # our method in float32
 # Rows of the second table, by what `side_name` calls them.
 METHODS = ("fedavg", "fedws", "fedwsq 4 bits", "fedwsq 2 bits", "fedwsq 1 bits")
@@ -41,7 +33,7 @@ HEAD = (
 def block(
     scenes: Sequence[Scene],
     settings: Mapping[tuple[str, ...], Mapping[str, Side]],
-    verdicts: Mapping[str, str],
+    verdicts: Mapping[str, Verdict],
 ) -> str:
     """Bytes to accuracy, accuracies by split, and which claims hold."""
     text = f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}\n"
@@ -53,23 +45,18 @@ def block(
     return text + _claims(verdicts)
 
 
-def _claims(verdicts: Mapping[str, str]) -> str:
+def _claims(verdicts: Mapping[str, Verdict]) -> str:
     """A line an answer, with the claims that have it."""
     if not verdicts:
         return ""
     text = f"\nThe paper's {len(verdicts)} claims, with small networks and short runs "
     text += f"([what each answer rests on]({GLANCE})):\n\n"
-    for answer in ANSWERS:
-        names = [name for name, verdict in verdicts.items() if _answer(verdict) == answer]
+    for answer in Verdict:
+        names = [name for name, verdict in verdicts.items() if verdict == answer]
         if names:
             words = f"- **{answer}** ({len(names)}): {'; '.join(names)}"
             text += textwrap.fill(words, WIDTH, subsequent_indent="  ") + "\n"
     return text
-
-
-def _answer(verdict: str) -> str:
-    """`holds in part` and not `holds`: the longest that it starts with."""
-    return max((each for each in ANSWERS if verdict.startswith(each)), key=len)
 
 
 def _accuracies(splits: Mapping[str, Mapping[str, Side]]) -> str:
@@ -107,18 +94,18 @@ def _on_common_seeds(sides: Mapping[str, Side], rounds: int) -> dict[str, dict[i
 
 
 def _line(scene: Scene) -> str:
-    """What is sent to FedAvg's accuracy: its whole run, ours to there, and how many times less."""
+    """What FedAvg sends to where it ends, what ours does, and how many times less that is."""
     runs = ours(scene)
     costs = scene.costs(runs)
-    whole = scene.whole()
+    theirs = scene.costs(scene.reference)
     levels = [100 * scene.target(seed) for seed in runs]
-    where = f"{scene.words}, {scene.rounds} rounds: {_span(levels)} %"
-    cells = [where, _span([whole[seed] / 1e6 for seed in runs])]
-    if len(costs) < len(runs):
+    cells = [f"{scene.words}, {scene.rounds} rounds: {_span(levels)} %"]
+    if len(costs) < len(runs) or not costs.keys() <= theirs.keys():
         return f"| {' | '.join([*cells, *_not_held(scene, runs)])} |\n"
     plain = scene.least(PLAIN)
+    cells.append(_span([theirs[seed] / 1e6 for seed in runs]))
     cells.append(_span([cost / 1e6 for cost in costs.values()], 2))
-    cells.append(shown_factor([whole[seed] / cost for seed, cost in costs.items()]))
+    cells.append(shown_factor([theirs[seed] / cost for seed, cost in costs.items()]))
     cells.append(shown_factor([plain[seed] / costs[seed] for seed in costs if seed in plain]))
     return f"| {' | '.join(cells)} |\n"
 
@@ -128,10 +115,13 @@ def _not_held(scene: Scene, runs: Mapping[int, Reading]) -> list[str]:
     sent = {seed: sum(map(total_bytes, run.rows)) for seed, run in runs.items()}
     whole = scene.whole()
     times = shown_factor([whole[seed] / sent[seed] for seed in runs])
-    ends = {seed: smoothed(run) for seed, run in runs.items()}
-    below = [100 * (scene.target(seed) - end) for seed, end in ends.items() if end is not None]
-    megabytes = _span([value / 1e6 for value in sent.values()], 2)
-    return [f"{megabytes}, whole", f"{times}, but ends {shown(estimate(below))} points below", ""]
+    below = shown(estimate([-points for points in scene.above(runs)]))
+    return [
+        f"{_span([whole[seed] / 1e6 for seed in runs])}, whole",
+        f"{_span([value / 1e6 for value in sent.values()], 2)}, whole",
+        f"{times}, but ends {below} points below",
+        "",
+    ]
 
 
 def _span(values: Sequence[float], digits: int = 1) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from measured import errors_at
 from readme import put
 from script import parser
 
@@ -88,7 +89,7 @@ class Measured(NamedTuple):
     foundation: Mapping[str, Any]
     secure: Figures
     soak: Mapping[str, Any]
-    errors: Mapping[str, str]  # of codecs at 4 bits, with weight standardization
+    errors: Mapping[str, float]  # of codecs at 4 bits, with weight standardization
 
 
 def measured(results: Path = RESULTS) -> Measured:
@@ -105,16 +106,6 @@ def measured(results: Path = RESULTS) -> Measured:
 
 def _read(file: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(file.read_text())
-    return found
-
-
-def errors_at(bits: int, table: str) -> dict[str, str]:
-    """The last column of the rows of so many bits, by codec."""
-    found = {}
-    for line in table.splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if cells[0] == str(bits):
-            found[cells[1]] = cells[-1]
     return found
 
 

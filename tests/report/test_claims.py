@@ -22,6 +22,7 @@ import claims
 import evidence
 import kept
 import overview
+import verdicts
 from measured import MEASURES
 
 CLAIM = {
@@ -125,6 +126,15 @@ def runs(finished):
     return lambda ours, theirs: [*made(ours, **wsq), *made(theirs, **plain)]
 
 
+def compared(claim, runs):
+    settings = kept.by_setting(runs)
+    return verdicts.comparisons(claim, settings, verdicts.noises(settings))
+
+
+def answer(claim, runs):
+    return str(verdicts.verdict(claim, compared(claim, runs)))
+
+
 @pytest.mark.parametrize(
     ("ours", "theirs", "within", "expected"),
     [
@@ -132,47 +142,119 @@ def runs(finished):
         ([0.80, 0.70, 0.90], [0.82, 0.73, 0.92], 0, "does not hold here (0 of 1"),
         ([0.80, 0.70, 0.90], [0.82, 0.73, 0.92], 5, "holds (1 of 1"),
         ([0.85, 0.70, 0.90], [0.80, 0.73, 0.89], 0, "undecided (0 of 1"),
-        ([0.9], [0.89], 0, "undecided (0 of 1"),  # one seed, less than two points
-        ([0.9], [0.87], 0, "holds (1 of 1 comparisons for it, 0 against it; 1 of one seed)"),
+        ([0.9], [0.1], 0, "undecided (0 of 1"),  # one seed, and nobody knows how seeds scatter
         ([0.9, 0.9], [], 0, "not run yet"),
     ],
 )
 def test_an_answer_follows_from_the_differences_of_seeds(runs, ours, theirs, within, expected):
-    settings = kept.by_setting(runs(ours, theirs))
-    claim = CLAIM | {"within": within}
-    assert claims.verdict(claim, claims.comparisons(claim, settings)).startswith(expected)
+    assert answer(CLAIM | {"within": within}, list(runs(ours, theirs))).startswith(expected)
+
+
+def told(folder, accuracies, **settings):
+    """A run of one round for each seed."""
+    for seed, accuracy in enumerate(accuracies):
+        name = f"{len(list(folder.glob('*')))}-{seed}"
+        yield read_run(tell(folder / name, [accuracy], seed=seed, **settings))
+
+
+def test_one_seed_has_the_scatter_of_those_that_have_several(tmp_path):
+    """Sides by seeds: 50, 52, 50 and 40, 40, 43. Means of seeds 45, 46, 46.5, of sides 50.7 and
+    41; what is left is 0.17, 1.17, -1.33 and its opposite: 2 (0.03 + 1.36 + 1.78) = 6.33 with 2
+    degrees of freedom, so a difference has a std of 2.52 and an interval of 4.30 times that."""
+    runs = [
+        *told(tmp_path, [0.50, 0.52, 0.50], method="fedws"),
+        *told(tmp_path, [0.40, 0.40, 0.43]),
+        *told(tmp_path, [0.70], method="fedprox"),
+        *told(tmp_path, [0.49], method="fedacg"),
+    ]
+    (noise,) = verdicts.noises(kept.by_setting(runs)).values()
+    assert noise.freedom == 2
+    assert noise.squares == pytest.approx(6.333, abs=1e-3)
+    assert noise.half == pytest.approx(10.83, abs=0.01)
+    clear, unclear = ({"better": [name], "than": ["fedavg"]} for name in ("fedprox", "fedacg"))
+    assert answer(clear, runs) == (
+        "holds as far as run (1 of 1 comparisons for it, 0 against it; 1 of one seed)"
+    )
+    assert answer(unclear, runs).startswith("undecided")
+
+
+def test_codes_of_one_method_scatter_by_themselves(tmp_path):
+    runs = [
+        *told(tmp_path, [0.50, 0.60], method="fedwsq", **{"uplink.bits": 4}),
+        *told(tmp_path, [0.49, 0.59], method="fedwsq", **{"uplink.bits": 1}),
+        *told(tmp_path, [0.40, 0.70]),
+    ]
+    found = {kind.codes: each for kind, each in verdicts.noises(kept.by_setting(runs)).items()}
+    assert found[True].half == pytest.approx(0.0, abs=1e-9)
+    assert found[False].half > 10
+
+
+def test_a_claim_holds_only_where_all_that_it_asks_for_was_run(tmp_path):
+    runs = [
+        *told(tmp_path, [0.50, 0.61, 0.70], method="fedws"),
+        *told(tmp_path, [0.40, 0.50, 0.60]),
+    ]
+    claim = {"better": ["fedws"], "than": ["fedavg", "fedprox"]}
+    assert answer(claim, runs) == (
+        "holds as far as run (1 of 1 comparisons for it, 0 against it; 1 of 2 pairs not run)"
+    )
+
+
+def test_a_pair_counts_once_in_a_setting(tmp_path):
+    """Two rounds of three seeds, four of one, which has the same run in."""
+    for seed, rounds in enumerate((4, 2, 2)):
+        tell(tmp_path / f"ws-{seed}", [0.5] * rounds, seed=seed, method="fedws")
+        tell(tmp_path / f"avg-{seed}", [0.4] * rounds, seed=seed)
+    found = compared({"better": ["fedws"], "than": ["fedavg"]}, read_runs(tmp_path.iterdir()))
+    assert [(each.rounds, each.counts) for each in found] == [(2, True), (4, False)]
+
+
+def test_runs_that_were_evaluated_in_other_rounds_are_not_held_against_each_other(tmp_path):
+    often = tell(tmp_path / "often", [0.5] * 6, method="fedws", eval_every=1)
+    rarely = tell(tmp_path / "rarely", [0.4] * 6, eval_every=3)
+    assert not compared({"better": ["fedws"], "than": ["fedavg"]}, read_runs([often, rarely]))
+
+
+def test_runs_of_one_name_with_other_settings_are_sides_of_their_own(tmp_path):
+    runs = [
+        *told(tmp_path, [0.5, 0.5], method="fedprox"),
+        *told(tmp_path, [0.9], method="fedprox", **{"algorithm.mu": 1.0}),
+    ]
+    (sides,) = kept.by_setting(runs).values()
+    assert list(sides) == ["fedprox", "fedprox, algorithm.mu 1.0"]
+    assert sorted(sides["fedprox"].runs) == [0, 1]
 
 
 def test_longer_runs_are_compared_as_they_were(tmp_path):
     """Three rounds of one against two of the other: after two."""
     long = tell(tmp_path / "long", [0.1, 0.5, 0.9], method="fedws")
     short = tell(tmp_path / "short", [0.1, 0.4])
-    settings = kept.by_setting(read_runs([long, short]))
-    (found,) = claims.comparisons({"better": ["fedws"], "than": ["fedavg"]}, settings)
-    assert found.setting.endswith("2 rounds")
+    (found,) = compared({"better": ["fedws"], "than": ["fedavg"]}, read_runs([long, short]))
+    assert found.rounds == 2
     assert found.difference.mean == pytest.approx(10)
 
 
-@pytest.mark.parametrize(("rounds", "told"), [(3, [2]), (4, [2, 4])])
-def test_a_few_more_rounds_of_fewer_seeds_are_no_comparison_of_their_own(tmp_path, rounds, told):
+@pytest.mark.parametrize(("rounds", "expected"), [(3, [2]), (4, [2, 4])])
+def test_a_few_more_rounds_of_fewer_seeds_are_no_comparison_of_their_own(
+    tmp_path, rounds, expected
+):
     """Two rounds of two seeds, and a few more of one."""
     for name, settings in {"ws": {"method": "fedws"}, "avg": {}}.items():
         tell(tmp_path / f"{name}-0", [0.5] * rounds, **settings)
         tell(tmp_path / f"{name}-1", [0.5] * 2, seed=1, **settings)
-    found = kept.by_setting(read_runs(tmp_path.iterdir()))
-    compared = claims.comparisons({"better": ["fedws"], "than": ["fedavg"]}, found)
-    assert [len(each.left.by_seed) for each in compared] == [2, 1][: len(told)]
-    assert [each.setting.split(", ")[-1] for each in compared] == [f"{n} rounds" for n in told]
+    found = compared({"better": ["fedws"], "than": ["fedavg"]}, read_runs(tmp_path.iterdir()))
+    assert [len(each.left.by_seed) for each in found] == [2, 1][: len(expected)]
+    assert [each.rounds for each in found] == expected
 
 
 def test_a_claim_may_be_about_some_settings_alone(tmp_path):
     for name, settings in {"ws": {"method": "fedws"}, "avg": {}}.items():
         tell(tmp_path / name, [0.5], **settings)
-    found = kept.by_setting(read_runs(tmp_path.iterdir()))
+    runs = read_runs(tmp_path.iterdir())
     claim = {"better": ["fedws"], "than": ["fedavg"]}
     digits = {"data.name": ["digits"]}
-    assert len(claims.comparisons(claim | {"only": digits}, found)) == 1
-    assert not claims.comparisons(claim | {"only": {"data.name": ["cifar10"]}}, found)
+    assert len(compared(claim | {"only": digits}, runs)) == 1
+    assert not compared(claim | {"only": {"data.name": ["cifar10"]}}, runs)
 
 
 def test_what_is_unusual_about_a_side_is_in_its_name(tmp_path):
@@ -183,7 +265,7 @@ def test_what_is_unusual_about_a_side_is_in_its_name(tmp_path):
 def test_every_claim_has_its_sentence_and_one_way_to_be_answered():
     for claim in every_claim():
         assert {"name", "sentence", "where"} <= set(claim)
-        ways = [bool(claims.pairs(claim)), "measure" in claim, "untestable" in claim]
+        ways = [bool(verdicts.pairs(claim)), "measure" in claim, "untestable" in claim]
         assert ways.count(True) == 1, claim["name"]
         assert claim.get("measure", "faster") in MEASURES
 
@@ -195,7 +277,7 @@ def test_every_side_of_a_claim_is_what_some_plan_is_called():
         for cell in read_grid([str(grid)]).cells():
             known.add(kept.side_name(dotted(plan_settings(cell.plan))))
     for claim in every_claim():
-        for pair in claims.pairs(claim):
+        for pair in verdicts.pairs(claim):
             assert set(pair) <= known, claim["name"]
 
 
@@ -230,11 +312,10 @@ def test_accuracies_stand_by_seed_the_best_first_after_as_many_rounds_as_most_ha
 
 
 def test_the_figure_has_a_row_for_each_claim_that_has_a_comparison(runs, tmp_path, monkeypatch):
-    settings = kept.by_setting(runs([0.9, 0.8], [0.8, 0.7]))
-    compared = claims.comparisons(CLAIM, settings)
+    found = compared(CLAIM, list(runs([0.9, 0.8], [0.8, 0.7])))
     drawn = []
     monkeypatch.setattr(overview, "save", lambda figure, path: drawn.append(figure))
-    overview.draw({"c": compared, "not run": []}, tmp_path / "figure.png")
+    overview.draw({"c": found, "not run": []}, tmp_path / "figure.png")
     (figure,) = drawn
     (axes,) = figure.axes
     assert [label.get_text() for label in axes.get_yticklabels()] == ["c"]

@@ -18,18 +18,19 @@ import kept
 import lean
 import picture
 import readme
+from verdicts import Verdict
 
 README = TESTS.parent / "README.md"
 
 
 @pytest.fixture
 def told(tmp_path):
-    """FedAvg comes to 0.5 in four rounds of 40 bytes; ours holds it from its second on."""
+    """FedAvg comes to 0.5 in forty rounds of 40 bytes, from the 20th on; ours from its tenth."""
     stories = {
-        "avg": ([0.1, 0.3, 0.8, 0.8], {}),
-        "ws": ([0.1, 0.2, 0.7, 0.7], {"method": "fedws"}),
-        "prox": ([0.1, 0.1, 0.1, 0.1], {"method": "fedprox"}),
-        "lean": ([0.1, 0.6, 0.7, 0.7], {"method": "fedwsq-lean"}),
+        "avg": ([0.1] * 19 + [0.5] * 21, {}),
+        "ws": ([0.1] * 20 + [0.7] * 20, {"method": "fedws"}),
+        "prox": ([0.1] * 40, {"method": "fedprox"}),
+        "lean": ([0.1] * 9 + [0.7] * 31, {"method": "fedwsq-lean"}),
     }
 
     def made(seeds):
@@ -45,7 +46,7 @@ def test_it_shows_fedavg_what_is_near_to_ours_and_ours(told):
     scene = picture.headline(told(0, 1))
     assert list(picture.lines(scene)) == ["FedAvg", "FedWS", "fedwsq-lean"]
     times = picture.times_fewer(scene)
-    assert times.middle == pytest.approx(2.0)  # 160 bytes over 80
+    assert times.middle == pytest.approx(2.0)  # 800 bytes over 400
     assert (times.low, times.high) == (pytest.approx(2.0), pytest.approx(2.0))
 
 
@@ -58,7 +59,7 @@ def test_seeds_that_only_fedavg_has_are_not_passed_over_in_silence(told, tmp_pat
     (scene,) = told(0)
     (other,) = told(1)
     alone = lean.Scene(
-        scene.words, 4, {**scene.reference, **other.reference}, {}, [], dict(scene.sides)
+        scene.words, 40, {**scene.reference, **other.reference}, {}, [], dict(scene.sides)
     )
     assert picture.headline([alone]) is None
 
@@ -72,7 +73,7 @@ def test_it_is_drawn(told, tmp_path):
 def test_a_block_has_a_line_for_what_ours_takes(told):
     (line,) = [line for line in readme.block(told(0, 1), {}, {}).splitlines() if "rounds" in line]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[0].endswith("4 rounds: 50.0 %")
+    assert cells[0].endswith("40 rounds: 50.0 %")
     assert cells[3:] == ["2.0 (2.0 to 2.0, 2 seeds)", ""]  # FedACG with WS was not run
 
 
@@ -81,14 +82,14 @@ METHODS = ("fedavg", "fedws", "fedwsq-4", "fedwsq-2", "fedwsq-1")
 
 def test_a_block_says_so_where_ours_does_not_get_there(tmp_path):
     for seed in (0, 1):
-        tell(tmp_path / f"avg-{seed}", [0.1, 0.3, 0.8, 0.8], seed=seed)
-        tell(tmp_path / f"lean-{seed}", [0.1, 0.3, 0.3, 0.3], seed=seed, method="fedwsq-lean")
+        tell(tmp_path / f"avg-{seed}", [0.1] * 20 + [0.5] * 20, seed=seed)
+        tell(tmp_path / f"lean-{seed}", [0.1] * 20 + [0.3] * 20, seed=seed, method="fedwsq-lean")
     (scene,) = lean.scenes(read_runs(sorted(tmp_path.iterdir())))
     (line,) = [line for line in readme.block([scene], {}, {}).splitlines() if "rounds" in line]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[2].endswith(", whole")
     assert cells[3].startswith("1.0 (1.0 to 1.0, 2 seeds), but ends ")
-    # 30 %, as stories are smooth as they stand, where FedAvg comes to 50.
+    # 30 %, as stories are smooth as they stand, where FedAvg ends at 50.
     assert "ends 20.00 ± 0.00 (2 seeds) points below" in cells[3]
     assert cells[4] == ""
 
@@ -123,10 +124,10 @@ def test_methods_stand_side_by_side_on_the_seeds_that_all_have(tmp_path):
 
 def test_a_block_has_the_claims_by_answer():
     verdicts = {
-        "One": "holds (1 of 1 comparisons for it, 0 against it)",
-        "Two": "holds in part",
-        "Three": "holds",
-        "Four": "does not hold here",
+        "One": Verdict.HOLDS,
+        "Two": Verdict.IN_PART,
+        "Three": Verdict.HOLDS,
+        "Four": Verdict.NOT_HERE,
     }
     lines = readme.block([], {}, verdicts).splitlines()
     assert lines[-5].startswith("The paper's 4 claims")
