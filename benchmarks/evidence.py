@@ -80,22 +80,25 @@ def unpacked(kept: Path = KEPT) -> Iterator[list[Reading]]:
 def receipt_of(path: Path) -> Receipt:
     """The receipt inside a kept run."""
     with tempfile.TemporaryDirectory(prefix="evidence-") as scratch:
-        with tarfile.open(path) as archive:
-            archive.extractall(scratch, filter="data")
-        (folder,) = Path(scratch).iterdir()
-        return read_receipt(folder)
+        return read_receipt(_unpack(path, scratch))
+
+
+def _unpack(path: Path, scratch: str) -> Path:
+    with tarfile.open(path) as archive:
+        archive.extractall(scratch, filter="data")
+    (folder,) = Path(scratch).iterdir()
+    return folder
 
 
 def repeat(name: str, words: list[str], kept: Path = KEPT) -> int:
-    """Run it again from its receipt alone; 0 if all is the same."""
+    """Run it again, and hold it against its receipt and its rows; 0 if all is the same."""
     path = kept / f"{name.removesuffix('.tar.xz')}.tar.xz"
     if not path.exists():
         known = [each.name.removesuffix(".tar.xz") for each in sorted(kept.glob("*.tar.xz"))]
         raise RunError(f"no run {name} is kept in {kept}{did_you_mean(name, known)}")
     with tempfile.TemporaryDirectory(prefix="evidence-") as scratch:
-        receipt = Path(scratch, f"{name}.json")
-        receipt.write_text(receipt_of(path).text())
-        command = [sys.executable, "-m", "fedwsq", "verify", str(receipt), *words]
+        # The directory and not its receipt alone: what its rows measured is compared too.
+        command = [sys.executable, "-m", "fedwsq", "verify", str(_unpack(path, scratch)), *words]
         return subprocess.run(command).returncode
 
 

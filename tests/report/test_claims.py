@@ -73,7 +73,10 @@ def test_what_is_not_finished_is_named_and_left_out(finished, tmp_path, capsys):
 def test_a_kept_run_is_repeated_from_its_receipt(finished, tmp_path, capfd):
     name = evidence.keep(finished.folder, tmp_path).name.removesuffix(".tar.xz")
     assert evidence.repeat(name, ["--rounds", "2", "--workers", "1"], tmp_path) == 0
-    assert "rounds 1 to 2 give the same packets and weights" in capfd.readouterr().out
+    assert (
+        "rounds 1 to 2 give the same accuracies, bytes, packets and weights"
+        in capfd.readouterr().out
+    )
     with pytest.raises(RunError, match=f"did you mean {name}"):
         evidence.repeat(f"{name}x", [], tmp_path)
 
@@ -84,7 +87,7 @@ def test_a_committed_run_is_repeated_as_far_as_this_machine_is_like_the_one_it_i
     code = evidence.repeat(name, ["--rounds", "3", "--workers", "1"])
     said = " ".join(capfd.readouterr().out.split())
     if code == 0:
-        assert "rounds 1 to 3 give the same packets and weights" in said
+        assert "rounds 1 to 3 give the same accuracies, bytes, packets and weights" in said
     else:
         assert "weights may differ in their last bits here" in said
         assert "This need not be a fault" in said

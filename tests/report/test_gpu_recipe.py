@@ -28,6 +28,18 @@ def test_every_command_is_a_cell_of_the_sweep():
     assert found == swept
 
 
+def test_the_words_of_a_column_and_of_a_row_are_a_cell_of_the_sweep():
+    swept = {repr(cell.plan) for cell in read_grid(["paper-table-1", "seed=0"]).cells()}
+    table = published_table("paper-table-1")
+    found = set()
+    for column in table.columns:
+        config, *words = gpu.column_words(column)
+        for row in table.rows:
+            overrides = parse_overrides([*words, *gpu.row_words(table, row)])
+            found.add(repr(load_plan(config, overrides)))
+    assert found == swept
+
+
 def test_a_round_is_the_multiplications_that_were_counted():
     # 26,400 billion multiply-adds a round of CIFAR: two operations each, a thousand rounds.
     assert abs(gpu.operations("cifar10") / (2 * 1000 * 26.4e12) - 1) < 0.01

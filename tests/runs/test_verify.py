@@ -89,6 +89,18 @@ def test_the_round_that_differs_first_is_named(finished, copy, capsys):
     assert "round 1 differs first: its packets are" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["test_accuracy", "uplink_bytes"])
+def test_what_rows_measured_is_compared_too(copy, capsys, name):
+    """A receipt has neither: rows that were improved by hand still have its digests."""
+    file = copy / "rounds.jsonl"
+    found = [json.loads(line) for line in file.read_text().splitlines()]
+    found[1][name] *= 2
+    file.write_text("".join(json.dumps(row) + "\n" for row in found))
+    assert verify(copy) == 1
+    assert f"round 2 differs first: its {name} is" in capsys.readouterr().out
+    assert verify(copy / "receipt.json") == 0
+
+
 def test_another_plan_gives_other_packets(finished, copy, capsys):
     settings = read_receipt(finished.folder).settings
     assert "lr = 0.1" in settings

@@ -11,6 +11,7 @@ from fedwsq.cli.progress import plain_console, sigterm_interrupts
 from fedwsq.cli.trust import vouching
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import parse_overrides
+from fedwsq.runs.reading import read_run
 from fedwsq.runs.receipt import read_receipt
 from fedwsq.runs.verify import Differs, Verification
 from fedwsq.transports.blame import printable
@@ -25,7 +26,8 @@ ELSEWHERE = (
 def main(args: argparse.Namespace) -> int:
     receipt = read_receipt(args.receipt)
     places = parse_overrides(args.words)
-    verification = Verification(receipt, places, args.rounds, args.workers, args.device)
+    rows = read_run(args.receipt).rows if args.receipt.is_dir() else ()
+    verification = Verification(receipt, places, args.rounds, args.workers, args.device, rows)
     with vouching(args.receipt, verification.settings(), (), args.trust):
         return verify(verification, args)
 
@@ -56,8 +58,9 @@ def verify(verification: Verification, args: argparse.Namespace) -> int:
                 console.print(ELSEWHERE)
             return 1
     repeated = run.records
+    what = "accuracies, bytes, packets and weights" if verification.rows else "packets and weights"
     console.print(
-        f"{args.receipt}: rounds {repeated[0].round} to {repeated[-1].round} give the same packets "
-        f"and weights, {repeated[-1].weights}"
+        f"{args.receipt}: rounds {repeated[0].round} to {repeated[-1].round} give the same {what}, "
+        f"{repeated[-1].weights}"
     )
     return 0
