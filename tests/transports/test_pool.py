@@ -305,3 +305,14 @@ def test_three_workers_that_never_answered_are_one_error(capfd):
     ):
         list(pool.dispatch(b"", orders_of(*[b"x"] * 5)))
     assert "RuntimeError: cannot be set up" in capfd.readouterr().err
+
+
+def test_after_workers_that_never_answered_a_pool_serves_something_else(capfd):
+    """As a sweep goes on to its next cell."""
+    with closing(Pool(Setup("test_pool:stillborn", b""), 2, CPU)) as pool:
+        with pytest.raises(RunError, match="died in a row"):
+            list(pool.dispatch(b"", orders_of(*[b"x"] * 5)))
+        pool.adopt(Setup("test_pool:echo", b"other"))
+        answers = list(pool.dispatch(b"body", orders_of(*[b"x"] * 5)))
+    assert all(answer.payload.startswith(b"other|body|") for answer in answers)
+    assert sorted(answer.key.client for answer in answers) == list(range(5))

@@ -101,9 +101,12 @@ class Pool:
         """Serve something else from the next round on; no order may be under way."""
         self._setup = setup
         self._patience = Patience(patience)  # what was measured is of other work
+        deadly = self._deaths > 0
         self._deaths = 0
         for slot, worker in enumerate(self._workers):
-            if not worker.adopt(setup):
+            # Whoever never answered may yet die of what it was set up with before.
+            dying = deadly and not worker.answered
+            if dying or not worker.adopt(setup):
                 worker.stop()
                 self._workers[slot] = self._start(slot)
 
@@ -152,6 +155,7 @@ class Pool:
         asked = self._workers[slot].asked
         order = asked.popleft()
         work.waiting.extendleft(reversed(asked))  # those it had not begun
+        asked.clear()
         self._replace(slot)
         return Failure(order.key, reason, lost=True)
 
@@ -236,11 +240,11 @@ class Worker:
 
     def adopt(self, setup: Setup) -> bool:
         """Have it serve this; False when it is gone."""
-        # It does not read before it is set up.
-        _limit(self.pipe.fileno(), socket.SO_SNDTIMEO, START_SECONDS)
         self.answered = False
         self.pace = math.inf
         try:
+            # It does not read before it is set up.
+            _limit(self.pipe.fileno(), socket.SO_SNDTIMEO, START_SECONDS)
             for frame in (Tag.SETUP, setup.factory.encode(), setup.settings):
                 self.pipe.send_bytes(frame)
         except OSError:
