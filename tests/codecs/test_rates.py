@@ -1,12 +1,13 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedwsq.codecs import Rates
-from fedwsq.codecs.rates import spread_rates
+from fedwsq.codecs.rates import as_sent, spread_rates
 from fedwsq.core.errors import ConfigError
 
 FEW = Rates.of(4, 1, 2)
@@ -23,6 +24,29 @@ def test_an_interval_has_its_ends_and_all_between():
     tried = (0.049, 0.05, 1, math.pi, 8, 8.001, math.nan, math.inf)
     assert [rate for rate in tried if rate in RANGE] == [0.05, 1, math.pi, 8]
     assert not RANGE.fixed_length
+
+
+@given(st.floats(0, 3e38))
+def test_what_travels_is_a_float32(rate):
+    assert as_sent(rate) == float(np.float32(rate))
+
+
+@pytest.mark.parametrize("rate", [1.6, 0.1, 3.3])
+def test_rates_are_compared_as_they_travel(rate):
+    assert as_sent(rate) != rate
+    for rates in (Rates.of(rate, 8), Rates.between(rate, 8), Rates.between(0.05, rate)):
+        assert rate in rates
+        assert as_sent(rate) in rates
+        assert f"{rate}" in str(rates)
+    assert rate * 1.000001 not in Rates.between(0.05, rate)
+    assert rate * 0.999999 not in Rates.of(rate)
+    assert Rates.of(rate).only == rate
+
+
+@pytest.mark.parametrize("rate", [1e39, -1e39, 10**400, math.inf, math.nan, 0, -1])
+def test_what_is_no_rate_is_not_on_offer(rate):
+    assert rate not in FEW
+    assert rate not in RANGE
 
 
 def test_only():

@@ -175,6 +175,19 @@ def test_no_replies_leave_everything_but_the_round_as_it_was():
     assert after == replace(before, round=1, accuracy_ema=record.test_accuracy)
 
 
+@pytest.mark.parametrize("mode", ["start", "chain"])
+def test_a_codec_of_ones_own_at_a_rate_that_float32_cannot_hold(tmp_path, mode):
+    codec = {"name": "user_code:Ternary", "offered": [1.6, 3.2]}
+    links = {
+        "uplink": {"codec": "user_code:Ternary", "error_feedback": True},
+        "downlink": {"codec": codec, "bits": 1.6, "mode": mode},
+    }
+    with Run.create(tiny(rounds=2, **links), tmp_path / "run", workers=1) as run:
+        run.go()
+    assert [row.replied for row in run.records] == [5, 5]
+    assert (tmp_path / "run/config.toml").read_text().count("bits = 1.6\n") == 2
+
+
 def test_three_empty_rounds_in_a_row_end_the_run_with_the_reason(tmp_path):
     plan = tiny(rounds=9, **{"model.name": "user_code:failing_cnn"})
     with Run.create(plan, tmp_path / "run", workers=1) as run, pytest.raises(RunError) as caught:

@@ -22,6 +22,7 @@ from fedwsq.wire.message import (
     REPLY_METRICS,
     float32_bytes,
 )
+from user_code import Ternary
 
 WORKED = json.loads((Path(__file__).parents[1] / "golden" / "worked.json").read_text())
 KEY = Key(seed=7, round=3, client=12)
@@ -92,6 +93,20 @@ def random_vectors(names=("delta",), schema=SCHEMA):
 def through_bytes(packets, schema=SCHEMA):
     message = Message(Kind.REPLY, KEY, RUN, packets=packets)
     return decode(encode(message, schema), schema, Kind.REPLY, RUN).packets
+
+
+@pytest.mark.parametrize("offered", [(1.6,), (1.6, 3.2)], ids=["one rate", "two rates"])
+def test_a_rate_that_float32_cannot_hold_arrives(offered):
+    """An order says 1.60000002 where the codec says 1.6."""
+    line = line_of(Ternary(offered), Fixed(1.6), "weights")
+    granted = line.grant(KEY, None, {})
+    sent = line.send(random_vectors(), {}, KEY, granted)
+    packets = through_bytes(sent.packets)
+    line.check(packets, ("delta",), granted)
+    found = line.receive(packets, {}, KEY)["delta"]["a"]
+    assert torch.equal(found.flatten(), Ternary().decode(packets["delta"]["a"], None, 0))
+    assert line.reply_bytes(1.6, ("delta",)) == line.granted_bytes(granted, ("delta",))
+    assert str(line.link.codec.rates) == ", ".join(map(str, offered))
 
 
 # Which tensors

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fedwsq.core.errors import ConfigError
@@ -12,10 +14,14 @@ from fedwsq.core.errors import ConfigError
 if TYPE_CHECKING:  # torch comes with it, and is not needed for numbers
     from fedwsq.core.types import Rate
 
+FLOAT32 = struct.Struct("<f")
+
 
 @dataclass(frozen=True)
 class Rates:
     """A few rates, `Rates.of(1, 2, 4)`, or all of a closed interval, `Rates.between(0.05, 8)`.
+
+    Rates are compared as they travel, in float32: a codec of 1.6 bits is asked for 1.60000002.
 
     >>> 3 in Rates.of(1, 2, 4), 3 in Rates.between(0.05, 8)
     (False, True)
@@ -36,14 +42,20 @@ class Rates:
         return cls((lowest, highest), fixed_length=False)
 
     def __contains__(self, rate: Rate) -> bool:
+        sent = as_sent(rate)
         if self.fixed_length:
-            return rate in self.listed
-        lowest, highest = self.listed
-        return lowest <= rate <= highest
+            return sent in self._sent
+        lowest, highest = self._sent
+        return lowest <= sent <= highest
 
     def __str__(self) -> str:
         separator = ", " if self.fixed_length else " to "
         return separator.join(f"{rate:g}" for rate in self.listed)
+
+    @cached_property
+    def _sent(self) -> tuple[Rate, ...]:
+        """The listed ones as they travel; for people and configs they stay as they were given."""
+        return tuple(as_sent(rate) for rate in self.listed)
 
     @property
     def only(self) -> Rate | None:
@@ -58,7 +70,17 @@ class Rates:
     def width(self, rate: Rate, who: str) -> int:
         """The rate as a number of whole bits, for codecs that offer only such."""
         self.require(rate, who)
-        return int(rate)
+        return int(as_sent(rate))
+
+
+def as_sent(rate: Rate) -> Rate:
+    """The float32 that travels: what is granted and what packets claim must compare equal."""
+    try:
+        sent: float
+        (sent,) = FLOAT32.unpack(FLOAT32.pack(float(rate)))
+    except OverflowError:
+        return math.inf if rate > 0 else -math.inf
+    return sent
 
 
 def spread_rates(sizes: Mapping[str, int], mean: Rate, offered: Rates) -> dict[str, Rate]:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from fedwsq.codecs import CODECS, Codec, Float32, Packet
+from fedwsq.codecs.rates import as_sent
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.types import Key, Params, Rate
 from fedwsq.parts.integers import Integers
 from fedwsq.parts.label import FLOATS, Label, Row, read_label, write_label
 from fedwsq.wire import Kind, Line, Message, Schema, Shared, decode, encode
 from fedwsq.wire.line import Slot
-from fedwsq.wire.link import as_sent
 from fedwsq.wire.message import MAX_TEXT_BYTES
 
 VECTOR = "tensors"  # the only vector of the message
@@ -45,7 +45,7 @@ class Parcel(Line):
         found = []
         for row in self.label.rows:
             codec = self._codec(row)
-            found.append(Slot(row.name, codec, codec.rates.only))
+            found.append(Slot.of(row.name, codec))
         return found
 
     @cached_property

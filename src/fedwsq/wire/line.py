@@ -15,11 +15,11 @@ from fedwsq.codecs import Codec, Float32
 from fedwsq.codecs.base import MAX_MAGNITUDE, Extent, Packet, extent_of, flat_values, on_gpu
 from fedwsq.codecs.bits import Request
 from fedwsq.codecs.measure import normal_error
-from fedwsq.codecs.rates import spread_rates
+from fedwsq.codecs.rates import as_sent, spread_rates
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.seeds import derive
 from fedwsq.core.types import Channel, Key, Params, Rate, Vectors
-from fedwsq.wire.link import SELECTS, Link, as_sent
+from fedwsq.wire.link import SELECTS, Link
 from fedwsq.wire.message import ENTRY_BYTES, EVERYONE, Packets, Shared, reply_overhead
 from fedwsq.wire.schema import Schema
 
@@ -45,7 +45,12 @@ class Slot(NamedTuple):
 
     name: str
     codec: Codec
-    only_rate: Rate | None  # of a codec that has just one
+    only_rate: Rate | None  # of a codec that has just one, as it travels
+
+    @classmethod
+    def of(cls, name: str, codec: Codec) -> "Slot":
+        only = codec.rates.only
+        return cls(name, codec, None if only is None else as_sent(only))
 
 
 class Packed(NamedTuple):
@@ -131,7 +136,7 @@ class Line:
         found = []
         for name in self.schema.names:
             codec = self.link.codec if name in self.coded else self.link.rest
-            found.append(Slot(name, codec, codec.rates.only))
+            found.append(Slot.of(name, codec))
         return found
 
     @cached_property

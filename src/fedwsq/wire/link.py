@@ -4,11 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import numpy as np
-
 from fedwsq.codecs import CODECS, BitPolicy, Codec, Fixed, Float32
 from fedwsq.codecs.base import Steps, name_of
 from fedwsq.codecs.measure import normal_error, normal_zeros
+from fedwsq.codecs.rates import as_sent
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Rate, Shapes
 
@@ -205,8 +204,3 @@ class Downlink(Link):
         rate = self.bits.of_round(number)
         assert rate is not None  # __post_init__ saw to it
         return (as_sent(rate),)
-
-
-def as_sent(rate: Rate) -> Rate:
-    """The float32 that travels: what is granted and what packets claim must compare equal."""
-    return float(np.float32(rate))
