@@ -8,7 +8,6 @@ from fedwsq.evaluation import (
     Metric,
     Scores,
     Scoring,
-    by_client,
     moving_average,
     score,
     total,
@@ -46,15 +45,10 @@ def test_a_client_is_scored_on_its_own_mix():
     assert scores.per_client(torch.tensor([[3, 1], [0, 8]])).tolist() == [0.875, 0.5]
 
 
-def test_pieces_add_up_by_client():
-    # Client 0: 3 of 4 and 1 of 4; client 1 has none; client 2: 1 of 2.
-    none = torch.zeros(0, dtype=torch.int64)
-    pieces = [
-        Scores(examples, value, 0.0, none, none)
-        for examples, value in ((4, 3.0), (4, 1.0), (2, 1.0))
-    ]
-    assert by_client(pieces, torch.tensor([0, 0, 2])).tolist() == [0.5, 0.5]
-    assert by_client(pieces, torch.tensor([0, 2, 2])).tolist() == [0.75, 2 / 6]
+def test_a_client_without_examples_is_left_out():
+    scores = Scores(8, 6.0, 0.0, torch.tensor([4, 2]), torch.tensor([4, 4]))
+    assert scores.per_client(torch.tensor([[3, 1], [0, 0], [0, 8]])).tolist() == [0.875, 0.5]
+    assert scores.per_client(torch.zeros(3, 2)).tolist() == []
 
 
 @pytest.mark.parametrize(("clients", "expected"), [(1, 0.0), (10, 0.0), (20, 0.5), (25, 0.5)])

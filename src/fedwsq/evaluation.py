@@ -1,6 +1,6 @@
 """How good a model is: loss and metric over a data set, per class, and for each client."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -76,9 +76,11 @@ class Scores:
     def per_client(self, label_counts: Tensor) -> Tensor:
         """What each client would see on test data with its own mix of classes.
 
-        `label_counts` are [clients, classes].
+        `label_counts` are [clients, classes]. A client without examples has no mix and is left out,
+        so that there may be none.
         """
-        shares = label_counts / label_counts.sum(dim=1, keepdim=True).clamp(min=1)
+        counts = label_counts[label_counts.sum(dim=1) > 0]
+        shares = counts / counts.sum(dim=1, keepdim=True)
         return shares @ torch.tensor(self.per_class)
 
 
@@ -110,16 +112,6 @@ def total(pieces: Iterable[Scores]) -> Scores:
         torch.stack([piece.correct for piece in pieces]).sum(dim=0),
         torch.stack([piece.count for piece in pieces]).sum(dim=0),
     )
-
-
-def by_client(pieces: Sequence[Scores], owners: Tensor) -> Tensor:
-    """The mean of the metric for each client that owns a piece or more, in client order."""
-    # A client may own several pieces: sums over its pieces, then one division.
-    values = torch.tensor([piece.value_sum for piece in pieces], dtype=torch.float64)
-    sizes = torch.tensor([piece.examples for piece in pieces], dtype=torch.float64)
-    examples = torch.bincount(owners, sizes)
-    means = torch.bincount(owners, values) / examples
-    return means[examples > 0]
 
 
 def worst_decile(accuracies: Tensor) -> float:

@@ -185,6 +185,23 @@ def test_clients_without_a_test_example_are_left_out():
     assert record.client_accuracy == pytest.approx(sum(each) / 3)
 
 
+def test_clients_without_examples_are_left_out_of_estimates():
+    cohort = {"data.clients": 4, "clients_per_round": 4, "eval_clients": True}
+    simulation = simulate(tiny(**{"data.partition": "user_code:first_is_empty"}, **cohort))
+    counts = simulation.clients.label_counts
+    server = simulation.server(simulation.serial(CPU))
+    record = server.step()
+    each = [sum(a * n for a, n in zip(record.class_accuracy, row, strict=True)) / sum(row)
+            for row in counts.tolist()[1:]]  # fmt: skip
+    assert record.client_accuracy == pytest.approx(sum(each) / 3)
+    assert record.client_accuracy_worst_decile == pytest.approx(min(each))
+
+    server.census = replace(server.census, label_counts=lambda: torch.zeros_like(counts))
+    record = server.step()
+    assert record.test_accuracy is not None
+    assert record.client_accuracy is record.client_accuracy_worst_decile is None
+
+
 def test_a_split_that_leaves_nothing_to_keep_back_is_refused():
     count = len(simulate(tiny()).clients.dataset.train)
     with pytest.raises(ConfigError, match="clients with at least 2 examples"):

@@ -36,7 +36,7 @@ class RoundRecord:
     validation_metric: float | None = None
     validation_metric_ema: float | None = None
     class_accuracy: list[float] | None = None
-    client_accuracy: float | None = None  # mean over clients, each on its own test data or mix
+    client_accuracy: float | None = None  # mean over clients with any, on own test data or mix
     client_accuracy_worst_decile: float | None = None
     train_loss: float | None = None
     uplink_bytes: int = 0

@@ -315,7 +315,10 @@ class Server:
         return replace(verdict, seconds=time.perf_counter() - began)
 
     def _by_client(self, verdict: Verdict, params: Params, key: Key) -> Verdict:
-        """Each client's accuracy: on its own test data, or estimated from its mix of classes."""
+        """Each client's accuracy: on its own test data, or estimated from its mix of classes.
+
+        A client that has neither is left out; None if none is left.
+        """
         if self.plan.data.client_test or self.evaluator is None:
             found = client_scores(self.charter, self.transport, params, key)
             clients = found.values if found.scores else None
@@ -323,7 +326,8 @@ class Server:
         counts: Tensor | None = self.census.label_counts()
         if counts is None or verdict.scores is None:
             return verdict
-        return replace(verdict, clients=verdict.scores.per_client(counts))
+        clients = verdict.scores.per_client(counts)
+        return replace(verdict, clients=clients if len(clients) else None)
 
     @cached_property
     def way(self) -> Way:
