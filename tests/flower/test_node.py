@@ -159,6 +159,8 @@ def test_a_run_config_is_a_plan():
     assert plan_of(empty) == plan_of({})
     with pytest.raises(ConfigError, match=r"uplink\.bits is given twice, by bits and in overrides"):
         plan_of({"bits": 1, "overrides": "uplink.bits=2"})
+    with pytest.raises(ConfigError, match=r"overrides is 'method=\"fedavg', .*; close every quote"):
+        plan_of({"overrides": 'method="fedavg'})
 
 
 def test_a_server_without_data_is_told_the_form_of_an_example():

@@ -29,7 +29,7 @@ NODE_KEYS = (
 
 def plan_of(run: Config) -> Plan:
     """The plan that a run config spells out."""
-    overrides = parse_overrides(shlex.split(str(run.get("overrides", ""))))
+    overrides = parse_overrides(_words(str(run.get("overrides", ""))))
     for name, key in COMMON.items():
         value = run.get(name)
         if not value:
@@ -38,6 +38,18 @@ def plan_of(run: Config) -> Plan:
             raise ConfigError(f"{key} is given twice, by {name} and in overrides; keep one of them")
         overrides[key] = value
     return load_plan(str(run.get("config") or "quickstart"), overrides)
+
+
+def _words(overrides: str) -> list[str]:
+    """The words of overrides, apart as a shell has them."""
+    try:
+        return shlex.split(overrides)
+    except ValueError as error:
+        raise ConfigError(
+            f"overrides is {overrides!r}, which cannot be told apart into words: "
+            f"{str(error).lower()}; close every quote, or do without, such as "
+            "overrides='uplink.bits=2 data.clients=50'"
+        ) from None
 
 
 class Home(NamedTuple):
