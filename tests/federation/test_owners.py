@@ -178,6 +178,27 @@ def test_the_initial_weights_depend_on_the_seed_alone():
     assert fingerprint(one.initial_params()) == fingerprint(two.initial_params())
 
 
+@pytest.mark.parametrize("downlink", [{}, {"mode": "start", "codec": "danuq", "bits": 4}])
+def test_the_network_is_built_to_train_and_once_more_for_where_it_starts(monkeypatch, downlink):
+    """A large one takes seconds each time."""
+    built = []
+    build = ModelSpec._build
+    monkeypatch.setattr(ModelSpec, "_build", lambda spec: built.append(spec) or build(spec))
+    simulation = simulate(tiny(downlink=downlink, algorithm="scaffold"))
+    server = simulation.server(simulation.serial(torch.device("cpu")))
+    record = server.step()
+    assert record.replied == 5
+    assert len(built) == 2
+    assert server.charter.digest == Charter(simulation.plan, simulation.model).digest
+
+
+def test_where_a_run_starts_is_not_moved_with_its_model():
+    charter = simulate(tiny(downlink={"mode": "start", "codec": "danuq", "bits": 4})).charter
+    for x in first_snapshot(charter).server["params"].values():
+        x.zero_()
+    assert fingerprint(charter.start) == fingerprint(charter.model.initial_params())
+
+
 def test_the_servers_data_is_not_at_a_site_of_its_own():
     simulation = simulate(tiny())
     heard = []

@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.tree import fingerprint
+from fedwsq.core.types import Params
 from fedwsq.federation.owners import ModelSpec
 from fedwsq.plan import PLACES, Plan, plan_settings
 from fedwsq.wire import Line, Message, Schema
@@ -39,6 +40,18 @@ class Charter:
         return Line(self.plan.uplink, self.schema)
 
     @cached_property
+    def start(self) -> Params:
+        """The weights of round 0 where broadcasts build on them; drawn once, and never changed."""
+        return self.model.initial_params()
+
+    def initial_params(self) -> Params:
+        """The weights of round 0, for the caller alone."""
+        # Drawing them takes a second, so they are copied where they are at hand, and not kept else.
+        if self.plan.downlink.mode != "start":
+            return self.model.initial_params()
+        return {name: x.clone() for name, x in self.start.items()}
+
+    @cached_property
     def settings(self) -> Settings:
         """Everything that both ends must share to mean the same thing, by dotted name.
 
@@ -62,7 +75,7 @@ class Charter:
         shared["model.tensors"] = self.schema.digest.hex()  # frozen weights count
         if self.plan.downlink.mode == "start":
             # Broadcasts mean something only on top of it.
-            shared["model.start"] = fingerprint(self.model.initial_params())
+            shared["model.start"] = fingerprint(self.start)
         return shared
 
     @cached_property

@@ -62,7 +62,7 @@ def first_snapshot(charter: Charter) -> Snapshot:
     The run id is an identity, drawn and not derived.
     """
     plan = charter.plan
-    server = plan.algorithm.init_server(charter.model.initial_params())
+    server = plan.algorithm.init_server(charter.initial_params())
     shared = charter.uplink.init(plan.algorithm.sends)
     # Asked once, so that what cannot work is said before anything is written.
     key = Key(plan.seed, 1, 0)
@@ -332,7 +332,7 @@ class Server:
     @cached_property
     def way(self) -> Way:
         charter = self.charter
-        return way_down(self.plan.downlink, charter.schema, charter.model.initial_params)
+        return way_down(self.plan.downlink, charter.schema, lambda: charter.start)
 
 
 def sane(params: Params) -> bool:

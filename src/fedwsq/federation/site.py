@@ -91,7 +91,7 @@ class Site:
         self.keyring = keyring
         self.promises = promises
         self.model = charter.model.network.to(device)
-        self.way = way_down(charter.plan.downlink, charter.schema, charter.model.initial_params)
+        self.way = way_down(charter.plan.downlink, charter.schema, lambda: charter.start)
         self.scorer = Scorer(charter, device)
         if store is None:
             self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
@@ -260,7 +260,7 @@ class Site:
     def _sent_down(self) -> frozenset[str]:
         """The vectors that the algorithm sends down."""
         algorithm = self.charter.plan.algorithm
-        server = algorithm.init_server(self.charter.model.initial_params())
+        server = algorithm.init_server(self.charter.schema.zeros())
         return frozenset(algorithm.broadcast(server))
 
     def task(self, key: Key) -> LocalTask:
@@ -292,7 +292,7 @@ class Site:
         """Whether clients of this plan keep anything between rounds."""
         charter = self.charter
         feedback = charter.plan.uplink.error_feedback and charter.uplink.lossy
-        stateful = charter.plan.algorithm.init_client(charter.model.initial_params())
+        stateful = charter.plan.algorithm.init_client(charter.schema.zeros())
         return feedback or self.way.keeps_model or bool(stateful)
 
     def _recall(self, order: Message) -> ClientMemory:

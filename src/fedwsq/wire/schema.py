@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
+import torch
+
 from fedwsq.codecs.base import rows_of
-from fedwsq.core.types import Shapes
+from fedwsq.core.types import Params, Shapes
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,10 @@ class Schema:
     def rows(self) -> dict[str, int]:
         """The output channels of each tensor."""
         return {name: rows_of(shape) for name, shape in self.shapes.items()}
+
+    def zeros(self) -> Params:
+        """Tensors of these names and shapes, for where no more of them counts."""
+        return {name: torch.zeros(shape) for name, shape in self.shapes.items()}
 
     @cached_property
     def digest(self) -> bytes:
