@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedwsq.codecs import CODECS, Danuq, Float32, Uq
+from fedwsq.codecs import CODECS, Danuq, Float32, Topk, Uq
+from fedwsq.codecs import measure as measure_module
 from fedwsq.codecs.levels import levels
 from fedwsq.codecs.levels import normal_error as exact_error
-from fedwsq.codecs.measure import measure, normal_error, samples, usual_rates
+from fedwsq.codecs.measure import measure, normal_error, normal_zeros, samples, usual_rates
 
 
 @pytest.mark.parametrize("kind", ["paper", "optimal", "lloyd-max"])
@@ -31,6 +32,18 @@ def test_every_codec_can_be_measured_and_more_bits_lose_less(name):
 def test_scales_that_are_not_for_the_whole_tensor_are_right_too():
     blocks = normal_error(Danuq(scale_per="block"), 4)
     assert blocks == pytest.approx(normal_error(Danuq(), 4), rel=1e-6)
+
+
+@pytest.mark.parametrize("remembered", [normal_error, normal_zeros])
+def test_what_is_remembered_of_rates_has_an_end(monkeypatch, remembered):
+    """A policy may grant every client a rate of its own."""
+    monkeypatch.setattr(measure_module, "_normal", lambda: torch.ones(8))
+    try:
+        for number in range(3000):
+            remembered(Topk(), 1 + number / 3000)
+        assert remembered.cache_info().currsize <= 1024
+    finally:
+        remembered.cache_clear()
 
 
 def test_samples_are_the_same_every_time_and_of_unit_variance():

@@ -14,6 +14,7 @@ from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.types import Key
 from fedwsq.models import MODELS, resnet18
 from fedwsq.wire import Kind, Line, Link, Message, Schema, Sums, decode, encode
+from fedwsq.wire.line import entry_bytes
 from fedwsq.wire.link import SELECTS
 from fedwsq.wire.message import (
     CHECKSUM_BYTES,
@@ -107,6 +108,12 @@ def test_a_rate_that_float32_cannot_hold_arrives(offered):
     assert torch.equal(found.flatten(), Ternary().decode(packets["delta"]["a"], None, 0))
     assert line.reply_bytes(1.6, ("delta",)) == line.granted_bytes(granted, ("delta",))
     assert str(line.link.codec.rates) == ", ".join(map(str, offered))
+
+
+def test_lengths_that_are_remembered_have_an_end():
+    for number in range(10_000):
+        entry_bytes(Fractional(), 100, 1, 1 + number / 10_000)
+    assert entry_bytes.cache_info().currsize < 10_000
 
 
 # Which tensors

@@ -17,6 +17,7 @@ from fedwsq.core.seeds import numpy_rng
 from fedwsq.core.types import Rate
 
 SAMPLE = 2**16  # elements; the error measured on them is within about one percent
+REMEMBERED = 1024  # errors of a codec at a rate, of which a policy may choose any
 DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]] = {
     "normal": lambda rng, numel: rng.standard_normal(numel),
     "laplace": lambda rng, numel: rng.laplace(size=numel),
@@ -76,16 +77,16 @@ def median_seconds(work: Callable[[], object], repeats: int) -> float:
     return statistics.median(times) if times else math.nan
 
 
-@functools.cache
+@functools.lru_cache(maxsize=REMEMBERED)
 def normal_error(codec: Codec, rate: Rate) -> float:
     """The codec's squared error on N(0, 1), with shared scales that are right.
 
-    Measured once a process.
+    What was asked for lately is not measured again.
     """
     return measure(codec, rate, _normal(), repeats=0).error
 
 
-@functools.cache
+@functools.lru_cache(maxsize=REMEMBERED)
 def normal_zeros(codec: Codec, rate: Rate) -> float:
     """The share of values of N(0, 1) that are 0 once decoded."""
     x = _normal()

@@ -28,6 +28,7 @@ EXACT = Float32()
 NOTHING = torch.empty(0)  # the shared state of a tensor that has none
 SMALL = 2**12  # elements; tensors that are exact and no larger are worked on together
 REMEMBERED = 64  # lists of items; a policy may grant something new to every client
+ENTRIES = 2**13  # lengths of packets: a few dozen kinds of tensors at every rate of some policy
 # vector -> tensor -> the side values of every accepted packet
 SideValues = dict[str, dict[str, list[tuple[float, ...]]]]
 
@@ -456,7 +457,7 @@ class Sums:
                 at += into.numel()
 
 
-@functools.cache
+@functools.lru_cache(maxsize=ENTRIES)
 def entry_bytes(codec: Codec, numel: int, rows: int, rate: Rate) -> int:
     """The bytes of one packet in a message, at most; a policy asks for the same again and again."""
     return ENTRY_BYTES + 4 * codec.side_values(numel, rows) + codec.max_bytes(numel, rate)
