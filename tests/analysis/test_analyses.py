@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from fedwsq.analysis import ANALYSES, Options, hessian, open_run
+from fedwsq.analysis import kept as kept_module
 from fedwsq.analysis.drift import against_mean
 from fedwsq.analysis.gradients import shares
 from fedwsq.analysis.kept import can_train_again, kept_rounds
@@ -81,6 +82,19 @@ def test_updates_trained_again_are_those_that_were_coded(subject):
             reply = decode(path.read_bytes(), uplink.schema)
             sent = uplink.send({"delta": delta}, broadcast.states, reply.key, (4.0,))
             assert sent.packets == reply.packets
+
+
+def test_a_broadcast_is_read_once_for_all_clients(subject, monkeypatch):
+    opened = []
+    mapped = kept_module.mapped
+    monkeypatch.setattr(
+        kept_module, "mapped", lambda path: opened.append(path.name) or mapped(path)
+    )
+    kept = next(kept_rounds(subject, QUICK))
+    assert kept.exact
+    assert len(kept.deltas) == 3
+    # Once for its states, and once for the model that clients start from.
+    assert opened.count(f"round-{kept.number}-broadcast.fwsq") == 2
 
 
 def test_methods_with_memory_have_updates_as_they_arrived(tmp_path):

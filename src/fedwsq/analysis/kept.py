@@ -69,6 +69,9 @@ def read_round(subject: Subject, site: Site, number: int, options: Options) -> K
     body_path = folder / f"round-{number}-broadcast.fwsq"
     broadcast = read_message(body_path, charter.schema, Kind.BROADCAST)
     again = not charter.plan.uplink.lossless and can_train_again(subject)
+    with one_thread():
+        # Read once for all clients: a broadcast is as large as the model.
+        start = site.receive(bytes(mapped(body_path))).vectors if again else {}
     deltas: dict[int, Params] = {}
     for client in _clients(subject, number)[: options.clients]:
         path = folder / f"round-{number}-client-{client}.fwsq"
@@ -80,7 +83,6 @@ def read_round(subject: Subject, site: Site, number: int, options: Options) -> K
         if again:
             with one_thread():
                 task = site.task(reply.key)
-                start = site.receive(bytes(mapped(body_path))).vectors
                 update, _ = charter.plan.algorithm.client_update(start, {}, task)
             deltas[client] = update.vectors["delta"]
         else:
