@@ -137,8 +137,7 @@ class Trace:
 
     def __call__(self, key: Key) -> Channel:
         """The row in force."""
-        named = read_trace(self.path)
-        rows = named.get(key.client) or named[list(named)[key.client % len(named)]]
+        rows = read_trace(self.path).of(key.client)
         after = bisect.bisect_right(rows, key.round, key=lambda row: row.round)
         return rows[max(after - 1, 0)].channel
 
@@ -201,7 +200,18 @@ class Row(NamedTuple):
     channel: Channel
 
 
-Rows = Mapping[int, list[Row]]  # by client, ascending; the rows of each by round
+class Rows(NamedTuple):
+    """The rows of a file."""
+
+    named: Mapping[int, list[Row]]  # by client; the rows of each by round
+    clients: tuple[int, ...]  # the named ones, ascending
+
+    def of(self, client: int) -> list[Row]:
+        """The rows of a client, or of the one that stands in for it."""
+        rows = self.named.get(client)
+        if rows is not None:
+            return rows
+        return self.named[self.clients[client % len(self.clients)]]
 
 
 def read_trace(path: str) -> Rows:
@@ -303,7 +313,7 @@ def by_client(rows: list[Row]) -> Rows:
         before.append(row)
     if not found:
         raise ConfigError("holds no channels; it needs at least one client's")
-    return found
+    return Rows(found, tuple(found))
 
 
 def whole(text: str, where: str, least: int = 0) -> int:
