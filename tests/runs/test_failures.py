@@ -6,13 +6,14 @@ import torch
 import user_code
 from fedwsq.cli import main
 from fedwsq.core.errors import RunError
+from fedwsq.core.text import printable
 from fedwsq.core.types import Key
 from fedwsq.federation.record import RoundRecord
 from fedwsq.runs import Run, failures, run
 from fedwsq.runs.failures import ClientFailed, Log
 from fedwsq.runs.lines import line
 from fedwsq.transports import Failure
-from fedwsq.transports.blame import MAX_TRACEBACK, in_one_line, printable, whole
+from fedwsq.transports.blame import MAX_TRACEBACK, in_one_line, whole
 from harness import TINY_WORDS, rows, tiny
 
 ALL = {"clients_per_round": 10}

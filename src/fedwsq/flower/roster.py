@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from fedwsq.core.errors import MessageError, RunError
+from fedwsq.core.text import printable
 from fedwsq.core.types import Channel, Key
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.hello import Introduction, encode_hello, read_introduction
@@ -25,7 +26,6 @@ from fedwsq.flower.plain import Malformed, Request, Response
 from fedwsq.flower.settings import write_format
 from fedwsq.flower.speed import Exchange, Speed
 from fedwsq.transports import Order, Reply
-from fedwsq.transports.blame import printable
 from fedwsq.wire import Kind, kind_of
 from fedwsq.wire.channels import Measured
 from fedwsq.wire.message import EVERYONE

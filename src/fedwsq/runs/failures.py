@@ -7,8 +7,9 @@ from typing import Protocol
 
 from fedwsq.core.errors import FedwsqError, RunError
 from fedwsq.core.files import without_links, write_atomically
+from fedwsq.core.text import printable
 from fedwsq.transports import Answer, Failure, Order, Transport
-from fedwsq.transports.blame import in_one_line, printable
+from fedwsq.transports.blame import in_one_line
 from fedwsq.wire import Kind, kind_of
 
 LOG = "failures.log"

@@ -1,7 +1,7 @@
 """A round in words, for a terminal, a file or a notebook."""
 
+from fedwsq.core.text import printable
 from fedwsq.federation.record import RoundRecord
-from fedwsq.transports.blame import printable
 
 
 def human_bytes(count: float) -> str:

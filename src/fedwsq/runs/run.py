@@ -13,6 +13,7 @@ from torch import nn
 
 from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.files import save_tensors, without_links, write_atomically
+from fedwsq.core.text import printable
 from fedwsq.core.types import Params
 from fedwsq.federation.record import RoundRecord
 from fedwsq.federation.server import Progress, Server, Snapshot, first_snapshot
@@ -63,7 +64,6 @@ from fedwsq.runs.summary import Summary, summarize
 from fedwsq.training.local import load
 from fedwsq.training.precision import resolve_precision
 from fedwsq.transports import Recorder, Transport
-from fedwsq.transports.blame import printable
 
 MAX_EMPTY_ROUNDS = 3  # without a single reply, in a row: then nobody will ever answer
 Listener = Callable[[RoundRecord], None]

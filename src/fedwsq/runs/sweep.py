@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
 from fedwsq.core.errors import FedwsqError, disk_is_full
+from fedwsq.core.text import printable
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import Plan, load_plan, locate, places
 from fedwsq.plan.grid import Cell
@@ -15,7 +16,7 @@ from fedwsq.runs.failures import keeping_reason
 from fedwsq.runs.reading import Reading, is_run, read_run
 from fedwsq.runs.run import Run
 from fedwsq.runs.shared import Shared
-from fedwsq.transports.blame import in_one_line, printable
+from fedwsq.transports.blame import in_one_line
 
 CLAIM = ".sweep"  # the lock of whoever works on a cell; a run's own is taken later
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -75,14 +75,6 @@ class Session:
     def needed(self, client: int) -> int:
         """How many of a client's circle must be there, in every phase."""
         return threshold(len(self.circle(client)))
-
-    def short_of(self, present: Iterable[int]) -> int | None:
-        """A client of those present too few of whose circle are; None if all have enough."""
-        there = set(present)
-        for client in sorted(there):
-            if len(there.intersection(self.circle(client))) < self.needed(client):
-                return client
-        return None
 
 
 def set_digest(clients: Sequence[int]) -> str:

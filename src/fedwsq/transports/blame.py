@@ -4,10 +4,6 @@ import sysconfig
 import traceback
 from pathlib import Path
 
-from fedwsq.core.text import printable
-
-__all__ = ["in_one_line", "printable", "whole"]
-
 MAX_TRACEBACK = 2**16  # characters, the last ones: those name the error
 PACKAGE = Path(__file__).parents[1]  # as frames name it: not resolved
 INSTALLED = ("site-packages", "dist-packages")

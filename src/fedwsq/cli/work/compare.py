@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from fedwsq.cli.progress import plain_console
+from fedwsq.core.text import printable
 from fedwsq.report.compare import Comparison, Line, compare
 from fedwsq.report.estimate import Estimate
 from fedwsq.report.layout import Row, laid_out
 from fedwsq.runs.lines import human_bytes, times_less
 from fedwsq.runs.reading import read_runs
-from fedwsq.transports.blame import printable
 
 WIDE = 240  # characters: a file has no edge at which lines must be broken
 

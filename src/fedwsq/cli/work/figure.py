@@ -15,6 +15,7 @@ from fedwsq.cli.work.partition import draw, planned_split
 from fedwsq.codecs import Float32
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.files import mapped
+from fedwsq.core.text import printable
 from fedwsq.report.compare import flags
 from fedwsq.report.figures import (
     PANEL,
@@ -27,7 +28,6 @@ from fedwsq.report.figures import (
 )
 from fedwsq.runs.checkpoint import newest_snapshot
 from fedwsq.runs.reading import Reading, is_run, read_runs
-from fedwsq.transports.blame import printable
 from fedwsq.wire import decode
 
 LEAST_VALUES = 500  # of a tensor whose histogram says something

@@ -3,11 +3,11 @@
 import argparse
 import sys
 
+from fedwsq.core.text import printable
 from fedwsq.plan import importing_only
 from fedwsq.plan.published import published_table
 from fedwsq.report.table import fill
 from fedwsq.runs.reading import read_runs
-from fedwsq.transports.blame import printable
 
 
 def main(args: argparse.Namespace) -> int:

@@ -9,12 +9,12 @@ from rich.progress import Progress
 from fedwsq.cli.bar import columns
 from fedwsq.cli.progress import plain_console, sigterm_interrupts
 from fedwsq.cli.trust import vouching
+from fedwsq.core.text import printable
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import parse_overrides
 from fedwsq.runs.reading import read_run
 from fedwsq.runs.receipt import read_receipt
 from fedwsq.runs.verify import Differs, Verification
-from fedwsq.transports.blame import printable
 
 ELSEWHERE = (
     "This need not be a fault: the receipt was made with what the warning names. Float arithmetic "

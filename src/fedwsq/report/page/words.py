@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fedwsq.transports.blame import printable
+from fedwsq.core.text import printable
 
 NOTHING = "–"  # noqa: RUF001 - a dash where there is no number
 MOST_TEXT = 300  # characters of a value or a reason: a page is no log
