@@ -56,6 +56,11 @@ def test_only():
     assert Rates.between(2, 2).only is None
 
 
+def test_the_nearest():
+    assert [FEW.nearest(wanted) for wanted in (0.1, 2, 2.9, 9)] == [1, 2, 2, 4]
+    assert [RANGE.nearest(wanted) for wanted in (0.01, 3.3, 9)] == [0.05, 3.3, 8]
+
+
 @pytest.mark.parametrize(
     ("rates", "text"), [(FEW, "1, 2, 4"), (RANGE, "0.05 to 8"), (Rates.of(32), "32")]
 )

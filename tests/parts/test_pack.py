@@ -15,7 +15,6 @@ import fedwsq
 from fedwsq.codecs import CODECS, Danuq, Ecq, Rotated
 from fedwsq.codecs.base import Packet
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
-from fedwsq.parts.dictionaries import nearest_rate
 from fedwsq.parts.integers import INTEGERS, Integers
 from fedwsq.parts.parcel import ELEMENTS_PER_BYTE, FREE_ELEMENTS
 from fedwsq.wire import Kind, decode, kind_of
@@ -212,7 +211,7 @@ def test_the_length_is_the_code_and_little_around_it():
 
 @pytest.mark.parametrize(("codec", "rate"), [("danuq", 4), ("danuq8", 8), ("float32", 32)])
 def test_without_bits_the_rate_nearest_to_four_is_used(codec, rate):
-    assert nearest_rate(CODECS[codec]().rates) == rate
+    assert CODECS[codec]().rates.nearest(4) == rate
     data = fedwsq.pack({"w": normal(8, 8)}, codec)
     (packet,) = decode(data, None).packets["tensors"].values()
     assert packet.rate == rate

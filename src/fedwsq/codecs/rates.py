@@ -15,6 +15,7 @@ if TYPE_CHECKING:  # torch comes with it, and is not needed for numbers
     from fedwsq.core.types import Rate
 
 FLOAT32 = struct.Struct("<f")
+USUAL_BITS = 4  # of a codec that is named without bits, and of methods that code their updates
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,12 @@ class Rates:
     def only(self) -> Rate | None:
         """The rate of a codec that has just one, which leaves nothing to decide."""
         return self.listed[0] if len(self.listed) == 1 else None
+
+    def nearest(self, wanted: Rate) -> Rate:
+        """The rate that is wanted, or of those listed the one nearest to it."""
+        if wanted in self:
+            return wanted
+        return min(self.listed, key=lambda rate: abs(rate - wanted))
 
     def require(self, rate: Rate, who: str, what: str = "rate") -> None:
         """Raise `ConfigError` unless `who` offers this rate: "danuq has no 3-bit rate; ..."."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral, Real
@@ -13,6 +13,7 @@ from fedwsq.core.tree import fingerprint
 from fedwsq.core.types import Params
 from fedwsq.federation.owners import ModelSpec
 from fedwsq.plan import PLACES, Plan, plan_settings
+from fedwsq.plan.read import dotted
 from fedwsq.wire import Line, Message, Schema
 from fedwsq.wire.message import VERSION
 
@@ -58,12 +59,10 @@ class Charter:
         Not where files lie, nor the precision or the device: those may differ, and are reported.
         """
         plan = plan_settings(self.plan)
-        parts = ("seed", "algorithm", "training", "model", "uplink", "downlink", "data", "metric")
-        shared: Settings = {"wire": VERSION}
-        for part in parts:
-            shared |= dict(dotted(part, plan[part]))
+        parts = ["seed", "algorithm", "training", "model", "uplink", "downlink", "data", "metric"]
         if self.plan.privacy is not None:
-            shared |= dict(dotted("privacy", plan["privacy"]))
+            parts.append("privacy")
+        shared: Settings = {"wire": VERSION, **comparable({part: plan[part] for part in parts})}
         if self.plan.training.schedule == "published":
             shared["rounds"] = self.plan.rounds  # the learning rates depend on it
         for name in ("training.precision", *PLACES):
@@ -103,13 +102,9 @@ def difference(mine: Settings, theirs: Mapping[str, object]) -> str | None:
     return None
 
 
-def dotted(prefix: str, value: object) -> Iterator[tuple[str, object]]:
-    """`training`, {"lr": 0.1} -> `training.lr`, 0.1."""
-    if not isinstance(value, Mapping):
-        yield prefix, _plain(value)
-        return
-    for name, inner in value.items():
-        yield from dotted(f"{prefix}.{name}", inner)
+def comparable(settings: Mapping[str, object]) -> Settings:
+    """{"training": {"lr": 1.0}} -> {"training.lr": 1}, as both ends say it."""
+    return {name: _plain(value) for name, value in dotted(settings).items()}
 
 
 def _plain(value: object) -> object:

@@ -16,7 +16,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedwsq.core.errors import ConfigError, RunError
-from fedwsq.federation.charter import difference, dotted
+from fedwsq.federation.charter import comparable, difference
 from fedwsq.flower.backend import OnFlower
 from fedwsq.flower.plain import Config
 from fedwsq.flower.settings import OWN, plan_of
@@ -66,7 +66,7 @@ def opened(plan: Plan, folder: Path, grid: Grid, config: Config) -> AbstractCont
     settled, _ = settle_on(plan, 1, "auto")
     there = read_plan(folder, read_manifest(folder))
     asked, begun = (
-        dict(dotted("plan", plan_settings(replace(each, rounds=1)))) for each in (settled, there)
+        comparable({"plan": plan_settings(replace(each, rounds=1))}) for each in (settled, there)
     )
     different = difference(asked, begun)
     if different is not None:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from fedwsq.codecs import CODECS, Codec, Fixed
 from fedwsq.codecs.base import name_of
-from fedwsq.codecs.rates import Rates
+from fedwsq.codecs.rates import USUAL_BITS
 from fedwsq.core.errors import ConfigError, MessageError, did_you_mean
 from fedwsq.core.types import Key, Params, Rate, Shapes
 from fedwsq.parts.label import FLOATS, Label, Row, check_row
@@ -15,7 +15,6 @@ from fedwsq.parts.parcel import Parcel, least_bytes, open_parcel
 from fedwsq.wire import SELECTS, Link
 from fedwsq.wire.link import Select, everything, weights
 
-USUAL_BITS = 4
 SMALLEST_CODED = 16  # elements: below, a scale and its code save nothing worth having
 MAX_ELEMENTS = 2**31
 
@@ -84,7 +83,7 @@ def make_link(codec: str | Codec, bits: Rate | None, error_feedback: bool = Fals
             f"it; use one of {', '.join(CODECS)}"
         )
     if bits is None:
-        bits = nearest_rate(codec.rates)
+        bits = codec.rates.nearest(USUAL_BITS)
     # To Python, true is a number too.
     if isinstance(bits, bool) or not isinstance(bits, int | float):
         raise ConfigError(f"bits is {bits!r}, must be a number; {name_of(codec)} has {codec.rates}")
@@ -99,13 +98,6 @@ def _by_name(name: str) -> Codec:
             f"codec is {name!r}; it can be {', '.join(CODECS)}{did_you_mean(name, CODECS)}"
         )
     return CODECS[name]()
-
-
-def nearest_rate(rates: Rates) -> Rate:
-    """4 bits, or what is on offer nearest to it."""
-    if USUAL_BITS in rates:
-        return USUAL_BITS
-    return min(rates.listed, key=lambda rate: abs(rate - USUAL_BITS))
 
 
 def make_key(seed: int, number: int = 0) -> Key:

@@ -15,6 +15,7 @@ from reprlib import repr as brief
 from typing import Any, Literal, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
 
 from fedwsq.codecs import Codec, Fixed
+from fedwsq.codecs.rates import USUAL_BITS
 from fedwsq.core.checked import LARGEST
 from fedwsq.core.errors import ConfigError, did_you_mean, nearest
 from fedwsq.core.recipe import Recipe
@@ -26,8 +27,6 @@ from fedwsq.wire import Link
 
 Hints: TypeAlias = dict[str, Any]  # the type of each setting
 Overrides: TypeAlias = Mapping[str, Any] | Sequence[str]  # by dotted key, or `key=value` words
-
-USUAL_BITS = 4  # as methods by name have it that code their updates
 
 # How an error calls the types that TOML has.
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
@@ -65,15 +64,7 @@ def make_plan(settings: Mapping[str, Any], overrides: Overrides = ()) -> Plan:
     return plan
 
 
-# The bits of a codec: none were given, or it has no choice of them.
-
-
-def _usual_bits(codec: Codec) -> Fixed:
-    """For a codec that is named without bits: its only rate, else 4 bits or what is nearest."""
-    rates = codec.rates
-    if USUAL_BITS in rates:
-        return Fixed(USUAL_BITS)
-    return Fixed(min(rates.listed, key=lambda rate: abs(rate - USUAL_BITS)))
+# Bits for a codec that has no choice of them.
 
 
 def _require_bits(direction: str, link: Link, given: Iterable[object]) -> None:
@@ -167,7 +158,7 @@ def _dataclass(target: Any, settings: Settings, where: str, owner: str) -> Any:
             settings[f.name] = _named(f, kind, settings[f.name])
     values |= _known(own, settings, where, owner)
     if issubclass(target, Link) and "codec" in values:
-        values.setdefault("bits", _usual_bits(values["codec"]))
+        values.setdefault("bits", Fixed(values["codec"].rates.nearest(USUAL_BITS)))
 
     # A dataclass checks its fields without knowing where in a plan it stands.
     try:

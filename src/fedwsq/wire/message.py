@@ -161,15 +161,18 @@ def vectors_bytes(packets: Packets, schema: Schema) -> int:
 
 def float32_bytes(message: Message, schema: Schema) -> int:
     """How long it would be with every tensor in float32: what its saving is measured against."""
-    tensors = ENTRY_BYTES * len(schema.names) + 4 * schema.elements
     around = reply_overhead(tuple(message.packets), tuple(message.metrics))
-    return around + 4 * len(message.rates) + len(message.packets) * tensors
+    return around + 4 * len(message.rates) + len(message.packets) * _float32_tensors(schema)
 
 
 def float32_reply_bytes(vectors: tuple[str, ...], schema: Schema) -> int:
     """The length of a reply with every tensor in float32."""
-    tensors = sum(ENTRY_BYTES + 4 * size for size in schema.sizes.values())
-    return reply_overhead(vectors) + len(vectors) * tensors
+    return reply_overhead(vectors) + len(vectors) * _float32_tensors(schema)
+
+
+def _float32_tensors(schema: Schema) -> int:
+    """The bytes of one vector's tensors in float32."""
+    return ENTRY_BYTES * len(schema.names) + 4 * schema.elements
 
 
 @functools.lru_cache(maxsize=16)
