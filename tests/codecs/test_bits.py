@@ -36,9 +36,12 @@ def make_request(
     """A request about tensors whose reply is their packed codes and 100 bytes more."""
     sizes = sizes or {"a": 800}
 
+    def tensor_bytes(name, rate):
+        return math.ceil(sizes[name] * rate / 8)
+
     def upload_bytes(granted):
         each = granted if isinstance(granted, dict) else dict.fromkeys(sizes, granted)
-        return OVERHEAD + sum(math.ceil(sizes[name] * each[name] / 8) for name in sizes)
+        return OVERHEAD + sum(tensor_bytes(name, each[name]) for name in sizes)
 
     return Request(
         Key(seed, round, client),
@@ -50,6 +53,7 @@ def make_request(
         },
         offered or codec.rates,
         upload_bytes,
+        tensor_bytes,
         errors.__getitem__ if errors else lambda rate: normal_error(codec, rate),
         before,
     )
@@ -266,6 +270,71 @@ def test_budget_is_never_exceeded_and_one_step_from_the_best(sizes, scales, shar
         max(tensors[name] * float(one.shared[name].square()) for name in tensors) * widest
     )
     assert loss(one, granted) <= brute_force(one, budget, choices) + largest_step * (1 + 1e-6)
+
+
+def by_whole_replies(request, budget, choices):
+    """The same policy with nothing kept: every step is priced and tried as a whole reply."""
+    squares = {name: float(x.double().square().mean()) for name, x in request.shared.items()}
+    if not any(squares.values()):
+        squares = dict.fromkeys(squares, 1.0)
+    smallest = dict.fromkeys(request.sizes, choices[0])
+    granted = dict(smallest)
+    refused = set()
+    while True:
+        steps = []
+        for name, to in itertools.product(request.sizes, choices):
+            at = granted[name]
+            saved = request.normal_error(at) - request.normal_error(to)
+            gain = request.sizes[name] * squares[name] * saved
+            if to <= at or gain <= 0 or (name, at, to) in refused:
+                continue
+            wide = request.upload_bytes({**smallest, name: to})
+            cost = wide - request.upload_bytes({**smallest, name: at})
+            steps.append((-gain / cost if cost > 0 else -math.inf, name, at, to))
+        if not steps:
+            return granted
+        _, name, at, to = min(steps)
+        wider = {**granted, name: to}
+        if request.upload_bytes(wider) <= budget:
+            granted = wider
+        else:
+            refused.add((name, at, to))
+
+
+@settings(max_examples=100)
+@given(
+    sizes=st.lists(st.integers(0, 3000), min_size=1, max_size=9),
+    scales=st.lists(st.floats(0, 10), min_size=9, max_size=9),
+    alike=st.booleans(),
+    share=st.floats(0, 1.1),
+    choices=st.sampled_from([(1, 2, 4), (1, 4), (2, 3, 4), (1, 2, 3, 4), (2,)]),
+)
+def test_budget_grants_what_trying_whole_replies_grants(sizes, scales, alike, share, choices):
+    tensors = {f"t{i}": size for i, size in enumerate(sizes)}
+    if alike:  # ties, which names settle
+        scales = [scales[0]] * len(scales)
+    one = make_request(sizes=tensors, scales=dict(zip(tensors, scales, strict=False)))
+    low = one.upload_bytes(choices[0])
+    high = one.upload_bytes(choices[-1])
+    budget = int(low + share * (high - low))
+    granted = Budget(budget, choices)(one)
+    assert granted == by_whole_replies(one, budget, choices)
+    assert list(granted) == list(tensors)
+
+
+def test_budget_asks_for_few_whole_replies():
+    """One, however many tensors there are: a reply is as long as a model to add up."""
+    sizes = {f"t{i}": 80 + i for i in range(300)}
+    one = make_request(sizes=sizes, scales=dict.fromkeys(sizes, 1.0))
+    asked = []
+
+    def counted(granted):
+        asked.append(granted)
+        return one.upload_bytes(granted)
+
+    granted = Budget(OVERHEAD + 20_000)(one._replace(upload_bytes=counted))
+    assert len(set(granted.values())) > 1
+    assert len(asked) == 1
 
 
 def test_budget_skips_a_width_that_is_worse_than_one_below():

@@ -1,5 +1,6 @@
 """Which tensors are coded, what that costs, and that what arrives is what the codec made of it."""
 
+import itertools
 import json
 import math
 from dataclasses import dataclass
@@ -264,6 +265,28 @@ def test_the_policy_sees_sizes_and_states_of_what_is_coded():
         "seconds": 2.5,
         "reply": line.reply_bytes(1, vectors),
     }
+
+
+@pytest.mark.parametrize("codec", [Danuq(scale_init=1e-3), Danuq(scale_per="channel"), Float32()])
+@pytest.mark.parametrize("vectors", [("delta",), ("delta", "control")])
+def test_what_a_tensor_takes_of_a_reply(codec, vectors):
+    """A policy may add tensors up one by one: it comes to what the whole reply takes."""
+    asked = []
+
+    class Recording(BitPolicy):
+        def __call__(self, request):
+            asked.append(request)
+            return codec.rates.listed[0]
+
+    line = line_of(codec, Recording(), select="all")
+    line.grant(KEY, None, line.init(vectors), vectors)
+    (request,) = asked
+    narrow = dict.fromkeys(request.sizes, codec.rates.listed[0])
+    for name, rate in itertools.product(request.sizes, codec.rates.listed):
+        more = request.upload_bytes({**narrow, name: rate}) - request.upload_bytes(narrow)
+        least = request.tensor_bytes(name, narrow[name])
+        assert more == request.tensor_bytes(name, rate) - least
+        assert least % len(vectors) == 0
 
 
 def test_a_client_that_is_granted_nothing_sits_out():

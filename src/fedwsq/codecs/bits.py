@@ -33,6 +33,8 @@ class Request(NamedTuple):
     shared: Mapping[str, Tensor]  # the codec's shared state of each coded tensor that has one
     offered: Rates  # by the codec
     upload_bytes: Callable[[Grant], int]  # the whole reply; at most, if coded by entropy
+    # The part of it that is one coded tensor at a rate; it does not depend on the other tensors.
+    tensor_bytes: Callable[[str, Rate], int]
     normal_error: Callable[[Rate], float]  # the codec's squared error on N(0, 1)
     seconds_before_upload: float = 0.0  # download and local work on this channel
 
@@ -226,14 +228,14 @@ class Budget(FromChoices):
     def choose(self, request: Request) -> Mapping[str, Rate]:
         smallest = self.choices[0]
         granted = dict.fromkeys(request.sizes, smallest)
-        least = request.upload_bytes(granted)
-        if least > self.bytes:
+        spent = request.upload_bytes(granted)
+        if spent > self.bytes:
             raise ConfigError(
                 f"a budget of {self.bytes} bytes is too small: "
-                f"a reply takes {least} at {smallest:g} bits; "
+                f"a reply takes {spent} at {smallest:g} bits; "
                 "raise bytes, offer a smaller width in choices, or code more tensors with select"
             )
-        prices = self._prices(request, granted)
+        prices = self._prices(request)
         heap: list[Step] = []
         for name in request.sizes:
             heap += prices.steps(name, smallest)
@@ -242,22 +244,20 @@ class Budget(FromChoices):
             step = heapq.heappop(heap)
             if granted[step.name] != step.at:
                 continue  # it has gone up since
-            wider = {**granted, step.name: step.to}
-            if request.upload_bytes(wider) > self.bytes:
+            if spent + step.more_bytes > self.bytes:
                 continue  # and it never will fit: replies only grow
-            granted = wider
+            spent += step.more_bytes
+            granted[step.name] = step.to
             for further in prices.steps(step.name, step.to):
                 heapq.heappush(heap, further)
         return granted
 
-    def _prices(self, request: Request, smallest: Mapping[str, Rate]) -> "Prices":
+    def _prices(self, request: Request) -> "Prices":
         energy = energies(request)
         errors = {rate: request.normal_error(rate) for rate in self.choices}
         takes = {}
         for name in request.sizes:
-            takes[name] = {
-                rate: request.upload_bytes({**smallest, name: rate}) for rate in self.choices
-            }
+            takes[name] = {rate: request.tensor_bytes(name, rate) for rate in self.choices}
         return Prices(energy, errors, takes)
 
 
@@ -271,6 +271,7 @@ class Step(NamedTuple):
     name: str
     at: Rate
     to: Rate
+    more_bytes: int
 
 
 class Prices(NamedTuple):
@@ -278,9 +279,7 @@ class Prices(NamedTuple):
 
     energy: Mapping[str, float]  # what an error of 1 loses
     errors: Mapping[Rate, float]  # on N(0, 1)
-    # Bytes of a reply in which all other tensors have the smallest width; what one takes more does
-    # not depend on the others.
-    takes: Mapping[str, Mapping[Rate, int]]
+    takes: Mapping[str, Mapping[Rate, int]]  # bytes
 
     def steps(self, name: str, at: Rate) -> Iterator[Step]:
         """The ways to go on from a width; one that gains nothing is none."""
@@ -290,7 +289,7 @@ class Prices(NamedTuple):
                 continue
             cost = self.takes[name][to] - self.takes[name][at]
             change = -gain / cost if cost > 0 else -math.inf
-            yield Step(change, name, at, to)
+            yield Step(change, name, at, to, cost)
 
 
 def energies(request: Request) -> dict[str, float]:

@@ -185,6 +185,7 @@ class Line:
                 shared.get("delta", {}),
                 link.codec.rates,
                 lambda rates: self.reply_bytes(rates, vectors),
+                lambda name, rate: len(vectors) * self.tensor_bytes(name, rate),
                 lambda rate: normal_error(link.codec, rate),
                 seconds_before_upload,
             )
@@ -227,6 +228,13 @@ class Line:
             size = self.schema.sizes[slot.name]
             tensors += entry_bytes(slot.codec, size, rows, slot.only_rate or asked)
         return reply_overhead(vectors) + len(vectors) * tensors
+
+    def tensor_bytes(self, name: str, rate: Rate) -> int:
+        """The bytes of one coded tensor in a vector; at most, as those of a reply."""
+        codec = self.link.codec
+        size = self.schema.sizes[name]
+        rows = self.schema.rows[name]
+        return entry_bytes(codec, size, rows, codec.rates.only or rate)
 
     def granted_bytes(self, granted: tuple[Rate, ...], vectors: tuple[str, ...]) -> int:
         """The same for rates as an order carries them."""
