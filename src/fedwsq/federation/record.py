@@ -3,8 +3,8 @@
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Literal, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from fedwsq.federation.clock import Times
 from fedwsq.federation.fold import Assignment, Folded
 from fedwsq.wire import Line, Shared, SideValues
 from fedwsq.wire.digest import round_digest
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,21 @@ class Verdict:
             return None
         return _finite(self.scores.loss)
 
+    @property
+    def class_accuracy(self) -> list[float] | None:
+        """None too where the data has no classes."""
+        if self.scores is None:
+            return None
+        return self.scores.per_class or None
+
+    @property
+    def client_accuracy(self) -> float | None:
+        return None if self.clients is None else float(self.clients.mean())
+
+    @property
+    def client_accuracy_worst_decile(self) -> float | None:
+        return None if self.clients is None else worst_decile(self.clients)
+
     def _is(self, on: str, accuracy: bool) -> bool:
         evaluated = self.scores is not None and self.on == on
         return evaluated and (self.metric == "accuracy") == accuracy
@@ -168,18 +185,24 @@ class Round(NamedTuple):
 
 def record(done: Round, uplink: Line) -> RoundRecord:
     """The row of a round."""
-    folded = done.folded
-    verdict = done.verdict
-    times = done.times
-    assignments = done.assignments.values()
-    losses = folded.metric("loss")
-    errors = [message.error for message in folded.replies]
-    bits = {c: uplink.mean_bits(each.message.rates) for c, each in done.assignments.items()}
-    differ = len(set(bits.values())) > 1
-    ratios = scale_ratios(done.shared, folded.sides)
-    clients = verdict.clients
-    return RoundRecord(
+    row = RoundRecord(
         done.number,
+        seed=done.seed,
+        packets=round_digest(done.folded.digests),
+        weights=done.weights,
+    )
+    row = _with_scores(row, done)
+    row = _with_traffic(row, done)
+    row = _with_answers(row, done)
+    row = _with_codes(row, done, uplink)
+    return _with_times(row, done)
+
+
+def _with_scores(row: RoundRecord, done: Round) -> RoundRecord:
+    """How good the model is."""
+    verdict = done.verdict
+    return replace(
+        row,
         test_accuracy=verdict.accuracy("test"),
         test_accuracy_ema=verdict.accuracy_ema("test"),
         test_loss=verdict.loss("test"),
@@ -190,48 +213,89 @@ def record(done: Round, uplink: Line) -> RoundRecord:
         test_metric_ema=verdict.other_ema("test"),
         validation_metric=verdict.other("validation"),
         validation_metric_ema=verdict.other_ema("validation"),
-        class_accuracy=verdict.scores.per_class or None if verdict.scores else None,
-        client_accuracy=None if clients is None else float(clients.mean()),
-        client_accuracy_worst_decile=None if clients is None else worst_decile(clients),
-        train_loss=_mean(losses),
+        class_accuracy=verdict.class_accuracy,
+        client_accuracy=verdict.client_accuracy,
+        client_accuracy_worst_decile=verdict.client_accuracy_worst_decile,
+        train_loss=_mean(done.folded.metric("loss")),
+    )
+
+
+def _with_traffic(row: RoundRecord, done: Round) -> RoundRecord:
+    """What went up and down."""
+    folded = done.folded
+    assignments = done.assignments.values()
+    return replace(
+        row,
         uplink_bytes=sum(folded.lengths.values()),
         downlink_bytes=sum(each.down_bytes for each in assignments) + folded.more_down_bytes,
         uplink_bytes_float32=folded.float32_bytes,
         downlink_bytes_float32=sum(each.float32_bytes for each in assignments),
-        evaluation_bytes=verdict.client_bytes,
+        evaluation_bytes=done.verdict.client_bytes,
+    )
+
+
+def _with_answers(row: RoundRecord, done: Round) -> RoundRecord:
+    """Who was asked, and what became of it."""
+    folded = done.folded
+    asked = len(done.assignments)
+    replied = len(folded.replies)
+    return replace(
+        row,
         sampled=len(done.channels),
-        replied=len(folded.replies),
-        failed=len(assignments) - len(folded.replies),
-        failures={str(client): why for client, why in sorted(folded.failures.items())},
+        sat_out=len(done.channels) - asked,
+        replied=replied,
+        failed=asked - replied,
+        failures=_by_client(folded.failures),
         clipped=folded.clipped,
-        unanimous=folded.unanimous,
         late=len(folded.late),
         missing=len(folded.missing),
-        asked_again={str(client): why for client, why in sorted(folded.asked_again.items())},
-        duplicates={str(client): count for client, count in sorted(folded.duplicates.items())},
+        asked_again=_by_client(folded.asked_again),
+        duplicates=_by_client(folded.duplicates),
         foreign=dict(folded.foreign),
-        sat_out=len(done.channels) - len(assignments),
+    )
+
+
+def _with_codes(row: RoundRecord, done: Round, uplink: Line) -> RoundRecord:
+    """What the uplink's code had to spend, and what it lost."""
+    folded = done.folded
+    bits = {c: uplink.mean_bits(each.message.rates) for c, each in done.assignments.items()}
+    differ = len(set(bits.values())) > 1
+    ratios = scale_ratios(done.shared, folded.sides)
+    return replace(
+        row,
+        unanimous=folded.unanimous,
         bits=_mean([bits[client] for client in folded.clients]),
         client_bits={str(client): each for client, each in bits.items() if differ},
         scale_ratio=statistics.median(ratios.values()) if ratios else None,
         scale_ratios=ratios,
-        quantization_error=_mean(errors),
+        quantization_error=_mean([message.error for message in folded.replies]),
+    )
+
+
+def _with_times(row: RoundRecord, done: Round) -> RoundRecord:
+    """How long it took here, and would have taken on the plan's channels."""
+    folded = done.folded
+    row = replace(
+        row,
         seconds=done.seconds,
         train_seconds=sum(folded.metric("train_seconds")),
         codec_seconds=sum(folded.metric("codec_seconds")) + folded.seconds,
-        eval_seconds=verdict.seconds,
-        simulated_seconds=times.total if times else None,
-        download_seconds=times.download if times else None,
-        compute_seconds=times.compute if times else None,
-        upload_seconds=times.upload if times else None,
+        eval_seconds=done.verdict.seconds,
         channels={
             str(client): list(channel)
             for client, channel in done.channels.items()
             if channel is not None
         },
-        seed=done.seed,
-        packets=round_digest(folded.digests),
-        weights=done.weights,
+    )
+    times = done.times
+    if times is None:
+        return row
+    return replace(
+        row,
+        simulated_seconds=times.total,
+        download_seconds=times.download,
+        compute_seconds=times.compute,
+        upload_seconds=times.upload,
     )
 
 
@@ -249,6 +313,11 @@ def scale_ratios(shared: Shared, sides: SideValues) -> dict[str, float]:
             label = name if vector == "delta" else f"{vector}/{name}"
             ratios[label] = float(mean.mean())
     return ratios
+
+
+def _by_client(found: Mapping[int, T]) -> dict[str, T]:
+    """As JSON has it, whose names are strings; in ascending order."""
+    return {str(client): each for client, each in sorted(found.items())}
 
 
 def _mean(values: list[float]) -> float | None:
