@@ -18,13 +18,13 @@ from fedwsq.core.errors import ConfigError
 from fedwsq.core.seeds import derive
 from fedwsq.core.threads import one_thread
 from fedwsq.core.tree import axpy, fingerprint
-from fedwsq.core.types import Channel, Cohort, Key, Params, State, Update
+from fedwsq.core.types import Channel, Cohort, Key, Params, Rate, State, Update
 from fedwsq.evaluation import moving_average
 from fedwsq.federation.asking import Asking
 from fedwsq.federation.bounds import Usual, bounded_sides
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.clock import slowest
-from fedwsq.federation.downlink import Broadcast, PublicModel, Way, way_down
+from fedwsq.federation.downlink import Broadcast, Parcel, PublicModel, Way, way_down
 from fedwsq.federation.evaluator import Evaluator, client_scores
 from fedwsq.federation.fold import Assignment, Before, Fold, Folded
 from fedwsq.federation.journal import Journal
@@ -98,7 +98,7 @@ class Server:
 
     def step(self, progress: Progress | None = None) -> RoundRecord:
         """Run the next round. Interrupted half-way it leaves no trace; run again it gives the same
-        weights.
+        weights, except with privacy, where clients and noise are drawn anew.
         """
         began = time.perf_counter()
         before = self.snapshot
@@ -163,51 +163,67 @@ class Server:
     ) -> dict[int, Assignment]:
         """An order for each client, in client order; who is granted no bits sits the round out."""
         assignments: dict[int, Assignment] = {}
-        schema = self.charter.schema
-        sends = self.plan.algorithm.sends
         for client, channel in channels.items():
             key = Key(self.plan.seed, before.round + 1, client)
-            accepted = int(before.accepted[client])
-            parcel = sent.parcel(key, accepted)
-            body = len(parcel.body or sent.body)
-            examples = self.census.examples(client)
-            steps = None if examples is None else self.plan.training.steps(examples)
-
-            ready = 0.0  # when the client can begin to upload
-            if channel is not None:
-                # Bits are not granted yet: as long as an order with one rate for all.
-                head = order_bytes(1) + vectors_bytes(parcel.packets, schema)
-                ready = download_seconds(channel, body + head) + compute_seconds(
-                    channel, steps or 0
-                )
-            granted = self.charter.uplink.grant(key, channel, before.shared, sends, ready)
-            if granted is None:
-                continue
-
-            message = Message(
-                Kind.ORDER,
-                key,
-                before.run,
-                # Random, not derived: a reply to an earlier attempt at this round must not pass
-                # for a new one.
-                nonce=secrets.token_bytes(16),
-                agreement=self.charter.digest,
-                accepted=accepted,
-                rates=granted,
-                packets=parcel.packets,
-            )
-            order = Order(key, encode(message, schema), parcel.body, cost=examples or 0)
-            assignments[client] = Assignment(
-                message,
-                order,
-                body + len(order.head),
-                sent.float32_bytes + order_bytes(len(granted)),
-                channel,
-                steps,
-                examples,
-                self.census.certain,
-            )
+            assignment = self._assign(before, key, channel, sent)
+            if assignment is not None:
+                assignments[client] = assignment
         return assignments
+
+    def _assign(
+        self, before: Snapshot, key: Key, channel: Channel | None, sent: Broadcast
+    ) -> Assignment | None:
+        """One client's order; None: it is granted no bits."""
+        parcel = sent.parcel(key, int(before.accepted[key.client]))
+        body_bytes = len(parcel.body or sent.body)
+        examples = self.census.examples(key.client)
+        steps = None if examples is None else self.plan.training.steps(examples)
+
+        ready = self._seconds_before_upload(channel, body_bytes, parcel, steps)
+        sends = self.plan.algorithm.sends
+        granted = self.charter.uplink.grant(key, channel, before.shared, sends, ready)
+        if granted is None:
+            return None
+
+        message = self._order(before, key, granted, parcel)
+        head = encode(message, self.charter.schema)
+        return Assignment(
+            message=message,
+            order=Order(key, head, parcel.body, cost=examples or 0),
+            down_bytes=body_bytes + len(head),
+            float32_bytes=sent.float32_bytes + order_bytes(len(granted)),
+            channel=channel,
+            steps=steps,
+            examples=examples,
+            certain=self.census.certain,
+        )
+
+    def _seconds_before_upload(
+        self, channel: Channel | None, body_bytes: int, parcel: Parcel, steps: int | None
+    ) -> float:
+        """How long a client takes until it can begin to upload; 0 where nothing is simulated."""
+        if channel is None:
+            return 0.0
+        # Bits are not granted yet: as long as an order with one rate for all.
+        head_bytes = order_bytes(1) + vectors_bytes(parcel.packets, self.charter.schema)
+        download = download_seconds(channel, body_bytes + head_bytes)
+        return download + compute_seconds(channel, steps or 0)
+
+    def _order(
+        self, before: Snapshot, key: Key, granted: tuple[Rate, ...], parcel: Parcel
+    ) -> Message:
+        return Message(
+            Kind.ORDER,
+            key,
+            before.run,
+            # Random, not derived: a reply to an earlier attempt at this round must not pass for a
+            # new one.
+            nonce=secrets.token_bytes(16),
+            agreement=self.charter.digest,
+            accepted=int(before.accepted[key.client]),
+            rates=granted,
+            packets=parcel.packets,
+        )
 
     def gather(
         self,

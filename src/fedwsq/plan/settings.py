@@ -138,6 +138,18 @@ class Plan:
     privacy: Privacy | None = None  # None: clients send what they learned
 
     def __post_init__(self) -> None:
+        self._require_numbers()
+        self._require_clients()
+        self._require_aggregation()
+        self._require_evaluation()
+        self._require_decay()
+        if self.uplink.counts:
+            self._require_one_sum()
+        if self.privacy is not None:
+            self._require_covered()
+
+    def _require_numbers(self) -> None:
+        """Refuse a number that means nothing, whatever the others are."""
         at_least_one = (
             "rounds",
             "clients_per_round",
@@ -152,7 +164,6 @@ class Plan:
             seconds = getattr(self, name)
             if not 0 <= seconds < math.inf:
                 raise ConfigError(f"{name} is {seconds}, must be seconds (0: no limit of your own)")
-
         if not 0 <= self.seed < 2**63:
             raise ConfigError(f"seed is {self.seed}, must be between 0 and 2^63 - 1")
         if not 0 <= self.stop_at_accuracy <= 1:
@@ -160,6 +171,8 @@ class Plan:
                 f"stop_at_accuracy is {self.stop_at_accuracy}, must be between 0 and 1 (0: off)"
             )
 
+    def _require_clients(self) -> None:
+        """Refuse more clients in a round, or more replies, than there can be."""
         if self.clients_per_round > self.data.clients:
             raise ConfigError(
                 f"clients_per_round is {self.clients_per_round} "
@@ -171,24 +184,41 @@ class Plan:
                 f"min_replies is {self.min_replies} but clients_per_round is "
                 f"{self.clients_per_round}: no round could have so many"
             )
+
+    def _require_aggregation(self) -> None:
+        """Refuse weights of clients that nobody knows, or that the combination passes over."""
         if self.aggregation not in WEIGH:
             raise ConfigError(f"aggregation is {self.aggregation!r}; it can be {', '.join(WEIGH)}")
         if not isinstance(self.combine, Mean):
             self._require_alike()
+
+    def _require_alike(self) -> None:
+        """Refuse what a combination other than the mean would pass over or wipe out."""
+        name = combine_name(self.combine)
+        if self.aggregation != "uniform":
+            raise ConfigError(
+                f"combine = {name} counts all clients alike, but aggregation is "
+                f"{self.aggregation}; use aggregation=uniform, or combine=mean"
+            )
+        self.combine.check(self.clients_per_round)
+        if self.combine.by_coordinate:
+            self.uplink.require_dense(f"combine = {name}")
+
+    def _require_evaluation(self) -> None:
+        """Refuse scores by client of a metric that has none."""
         if self.eval_clients and self.metric.name != "accuracy":
             raise ConfigError(
                 "eval_clients needs metric = accuracy: it weighs the accuracy of each class"
             )
+
+    def _require_decay(self) -> None:
+        """Refuse weight decay by the server where it is not told what it goes by."""
         if self.training.decay_on == "server" and (self.uplink.counts or self.privacy is not None):
             raise ConfigError(
                 "training.decay_on = server goes by how many examples clients have, and with "
                 "uplink.counts, uplink.secure or privacy that is not told; use "
                 "training.decay_on=clients"
             )
-        if self.uplink.counts:
-            self._require_one_sum()
-        if self.privacy is not None:
-            self._require_covered()
 
     def _require_covered(self) -> None:
         """Refuse settings by which more would leave a client than its noised update."""
@@ -247,15 +277,3 @@ class Plan:
                 f"uplink.secure hides a client among at least {MIN_COHORT}; clients_per_round is "
                 f"{self.clients_per_round}"
             )
-
-    def _require_alike(self) -> None:
-        """Refuse what a combination other than the mean would pass over or wipe out."""
-        name = combine_name(self.combine)
-        if self.aggregation != "uniform":
-            raise ConfigError(
-                f"combine = {name} counts all clients alike, but aggregation is "
-                f"{self.aggregation}; use aggregation=uniform, or combine=mean"
-            )
-        self.combine.check(self.clients_per_round)
-        if self.combine.by_coordinate:
-            self.uplink.require_dense(f"combine = {name}")

@@ -162,31 +162,19 @@ def decode(
     """
     opened = data if isinstance(data, Opened) else open_message(data)
     header = opened.header
-    if schema is not None and header.schema != schema.digest:
-        frozen = "; frozen weights count, and must be the same at every site"
-        raise MessageError(
-            f"foreign schema {header.schema.hex()}: this run's tensors have digest "
-            f"{schema.digest.hex()}{frozen if schema.frozen else ''}"
-        )
-    if run is not None and header.run != run:
-        raise MessageError(f"message of run {header.run.hex()}, not of this run, {run.hex()}")
-    if kind is not None and header.kind != kind:
-        found = opened.kind.name.lower()
-        raise MessageError(f"message is of kind {found}, expected {kind.name.lower()}")
-    require_scale("aggregation weight", header.weight, MAX_WEIGHT)
-    require_scale("quantization error", header.error)
+    _require_expected(opened, schema, kind, run)
+    _require_counts(header, schema)
 
     reader = Reader(memoryview(opened.data)[HEADER_BYTES:-CHECKSUM_BYTES])
-    _require_counts(header, schema)
     message = Message(
-        opened.kind,
-        Key(header.seed, header.round, header.client),
-        header.run,
-        header.nonce,
-        header.agreement,
-        header.accepted,
-        header.weight,
-        header.error,
+        kind=opened.kind,
+        key=Key(header.seed, header.round, header.client),
+        run=header.run,
+        nonce=header.nonce,
+        agreement=header.agreement,
+        accepted=header.accepted,
+        weight=header.weight,
+        error=header.error,
         # The sections, in the order they are written.
         rates=tuple(require_rate(rate) for rate in reader.floats(header.rates, "rates")),
         metrics=_named(header.metrics, reader, reader.metric, "metric"),
@@ -233,6 +221,26 @@ def open_message(data: bytes | memoryview) -> Opened:
     if header.reserved:
         raise MessageError(f"reserved byte is {header.reserved}, must be 0")
     return Opened(data, header)
+
+
+def _require_expected(
+    opened: Opened, schema: Schema | None, kind: Kind | None, run: bytes | None
+) -> None:
+    """Refuse a message of other tensors, another run or another kind, or with absurd numbers."""
+    header = opened.header
+    if schema is not None and header.schema != schema.digest:
+        frozen = "; frozen weights count, and must be the same at every site"
+        raise MessageError(
+            f"foreign schema {header.schema.hex()}: this run's tensors have digest "
+            f"{schema.digest.hex()}{frozen if schema.frozen else ''}"
+        )
+    if run is not None and header.run != run:
+        raise MessageError(f"message of run {header.run.hex()}, not of this run, {run.hex()}")
+    if kind is not None and header.kind != kind:
+        found = opened.kind.name.lower()
+        raise MessageError(f"message is of kind {found}, expected {kind.name.lower()}")
+    require_scale("aggregation weight", header.weight, MAX_WEIGHT)
+    require_scale("quantization error", header.error)
 
 
 def _require_counts(header: Header, schema: Schema | None) -> None:
