@@ -10,6 +10,7 @@ import torch
 from fedwsq.core.errors import ConfigError, MessageError, UpdateError
 from fedwsq.core.tree import fingerprint
 from fedwsq.federation.hello import encode_hello
+from fedwsq.federation.learned import SumKeys
 from fedwsq.federation.simulation import simulate
 from fedwsq.transports import Reply, Serial
 from fedwsq.wire import Kind, decode, encode, open_message
@@ -483,9 +484,8 @@ def test_the_same_plan_begun_anew_unmasks_no_other_set(gone, replied, tmp_path):
     keys = SimulatedKeys(tmp_path)
 
     def begin(gone):
-        site = simulation.site(CPU, tmp_path / str(len(list(tmp_path.iterdir()))))
-        site.keyring = keys
-        site.promises = tmp_path / "promises"
+        store = tmp_path / str(len(list(tmp_path.iterdir())))
+        site = simulation.site(CPU, store, SumKeys(keys, tmp_path / "promises"))
         return simulation.server(Leaky(Serial(site.answer), gone))
 
     first = begin({})

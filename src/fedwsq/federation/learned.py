@@ -1,11 +1,28 @@
-"""What a site does for a client in a round that counts."""
+"""What a site has and does for its clients in a round that counts."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from fedwsq.core.types import Params, State, Vectors
 
+if TYPE_CHECKING:  # an extra
+    from fedwsq.secure.keys import Keyring
+
 NEEDS_SECURE = "uplink.counts and uplink.secure need an extra: pip install 'fedwsq[secure]'"
+
+
+class SumKeys(NamedTuple):
+    """What secure sums take besides the plan; those of a simulation are made where they are used.
+
+    `promises` is a folder that outlives runs: what clients have ever consented to.
+    """
+
+    keyring: "Keyring | None" = None
+    promises: Path | None = None
+
+
+NO_KEYS = SumKeys()
 
 
 class Learned(NamedTuple):

@@ -17,6 +17,7 @@ from fedwsq.data import Dataset, Split
 from fedwsq.data.partition import hold_back, hold_out
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.evaluator import SharedEvaluator
+from fedwsq.federation.learned import NO_KEYS, SumKeys
 from fedwsq.federation.owners import Census, ModelSpec, SplitClients, TestData, format_of
 from fedwsq.federation.server import Server, Snapshot, first_snapshot
 from fedwsq.federation.site import Site
@@ -62,9 +63,11 @@ class Simulation:
         """All clients in this process."""
         return Serial(self.site(device, store).answer)
 
-    def site(self, device: torch.device, store: Path | None = None) -> Site:
+    def site(
+        self, device: torch.device, store: Path | None = None, keys: SumKeys = NO_KEYS
+    ) -> Site:
         """Where every client of the simulation lives; `store` keeps what they remember."""
-        return Site(self.charter, self.clients, device, store, self.test)
+        return Site(self.charter, self.clients, device, store, self.test, keys)
 
 
 class LastLoaded:

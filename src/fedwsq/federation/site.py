@@ -20,7 +20,7 @@ from fedwsq.evaluation import total
 from fedwsq.federation.charter import Charter, difference
 from fedwsq.federation.downlink import plain_model, way_down
 from fedwsq.federation.evaluator import Scorer, write_scores
-from fedwsq.federation.learned import NEEDS_SECURE, Learned, Work
+from fedwsq.federation.learned import NEEDS_SECURE, NO_KEYS, Learned, SumKeys, Work
 from fedwsq.federation.memory import ClientMemory, ClientStore, MemoryLost
 from fedwsq.federation.owners import (
     ClientData,
@@ -49,7 +49,6 @@ from fedwsq.wire import (
 
 if TYPE_CHECKING:  # an extra
     from fedwsq.federation.voter import Voter
-    from fedwsq.secure.keys import Keyring
 
 
 class Received(NamedTuple):
@@ -69,9 +68,7 @@ class Site:
     for.
 
     `store` is a folder for what clients remember; without one it ends with the site. `test` is the
-    server's data, which only the workers of a simulation hold. `keyring` has the keys of secure
-    sums; those of a simulation are made here. `promises` is a folder that outlives runs, for what
-    clients consented to in such sums.
+    server's data, which only the workers of a simulation hold. `keys` are those of secure sums.
     """
 
     def __init__(
@@ -81,15 +78,13 @@ class Site:
         device: torch.device,
         store: Path | None = None,
         test: TestData | None = None,
-        keyring: "Keyring | None" = None,
-        promises: Path | None = None,
+        keys: SumKeys = NO_KEYS,
     ) -> None:
         self.charter = charter
         self.data = data
         self.device = device
         self.test = test
-        self.keyring = keyring
-        self.promises = promises
+        self.keys = keys
         self.model = charter.model.network.to(device)
         self.way = way_down(charter.plan.downlink, charter.schema, lambda: charter.start)
         self.scorer = Scorer(charter, device)
@@ -228,7 +223,7 @@ class Site:
         except ImportError:
             raise ConfigError(NEEDS_SECURE) from None
         folder = self.store.folder / "votes"
-        return open_voter(self.charter, folder, self.keyring, self.promises)
+        return open_voter(self.charter, folder, self.keys)
 
     def _read_order(self, head: Opened, kind: Kind, received: Received) -> Message:
         """An order that belongs to the broadcast that came with it."""

@@ -12,7 +12,7 @@ import torch
 
 from fedwsq.core.errors import MessageError
 from fedwsq.federation.charter import Charter
-from fedwsq.federation.learned import Learned, Work
+from fedwsq.federation.learned import Learned, SumKeys, Work
 from fedwsq.federation.memory import ClientMemory, ClientStore, MemoryLost
 from fedwsq.federation.phases import BALLOTS, TOLD_BYTES, VOTES, Phase, session_of
 from fedwsq.federation.tally import Scales, Tally
@@ -73,7 +73,7 @@ class Voter:
         figures = {"loss": torch.tensor([learned.loss], dtype=torch.float64)}
         kept = {"delta": learned.delta, "figures": figures}
         memory = ClientMemory(learned.state, kept, learned.start)
-        self._pending.stage(order.key.client, order.key.round, 0, memory)
+        self._open_pending().stage(order.key.client, order.key.round, 0, memory)
         words = tally.spreads(learned.delta)
         masked = self._masked(order, asked, 0, tally.spread_layout, words)
         return {"ballot": pack(tally.spread_layout, masked).hex(), **heard}
@@ -99,7 +99,7 @@ class Voter:
     def _learned(self, order: Message) -> Learned:
         """What this client learned when it was asked for its spreads."""
         try:
-            kept = self._pending.load(order.key.client, order.key.round)
+            kept = self._open_pending().load(order.key.client, order.key.round)
         except MemoryLost:
             raise MessageError("asked to vote on an update that was not trained here") from None
         loss = float(kept.residuals["figures"]["loss"])
@@ -175,20 +175,19 @@ class Voter:
             raise MessageError(f"a ballot of {voters!r} clients, 1 to {MAX_VOTERS} can be counted")
         return Tally(self.charter.uplink, voters)
 
-    @property
-    def _pending(self) -> ClientStore:
+    def _open_pending(self) -> ClientStore:
+        """Updates that were trained and are still to be voted on."""
         folder = self.folder / "pending"
         folder.mkdir(parents=True, exist_ok=True)
         return ClientStore(folder)
 
 
-def open_voter(
-    charter: Charter, folder: Path, keyring: Keyring | None, promises: Path | None
-) -> Voter:
+def open_voter(charter: Charter, folder: Path, keys: SumKeys) -> Voter:
     """The voter of a site; without keys of their own its clients are simulated ones."""
-    promises = promises or folder / "promises"
+    promises = keys.promises or folder / "promises"
     if not charter.plan.uplink.secure:
         return Voter(charter, folder, None, promises)
+    keyring = keys.keyring
     if keyring is None:
         keyring = SimulatedKeys(folder)
     return Voter(charter, folder, keyring, promises)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -16,9 +15,10 @@ from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.core.types import Key
 from fedwsq.data import Dataset
 from fedwsq.federation.charter import Charter
+from fedwsq.federation.learned import NO_KEYS, SumKeys
 from fedwsq.federation.memory import ClientStore
 from fedwsq.federation.owners import ExampleFormat, ModelSpec, OwnData
-from fedwsq.federation.simulation import simulate
+from fedwsq.federation.simulation import Simulation, simulate
 from fedwsq.federation.site import Site
 from fedwsq.flower.plain import Config, Request, Response, refusal
 from fedwsq.flower.settings import OWN, Home, plan_of, read_format, read_names, with_data
@@ -28,9 +28,6 @@ from fedwsq.training.precision import resolve_precision
 from fedwsq.transports import Answer, Failure, Order, attempt
 from fedwsq.transports.blame import in_one_line
 from fedwsq.wire import Kind, decode, encode, kind_of, open_message
-
-if TYPE_CHECKING:  # an extra
-    from fedwsq.secure.keys import Keyring
 
 NOBODY = Key(0, 0, 0)  # the server's end knows whose answer it is; the head says whose work
 
@@ -86,11 +83,14 @@ class Node:
     @cached_property
     def site(self) -> Site:
         self._require_secure()
-        site = self._site()
-        if self.plan.uplink.secure:
-            site.keyring = self._keyring()
-            site.promises = self.memory / "promises"
-        return site
+        if self.owns_data:
+            return self._own_site()
+        if self.home.data:
+            raise ConfigError(
+                "the node has data of its own, but the plan splits a data set over its clients; "
+                "run it with data.partition=own"
+            )
+        return simulated_site(dump_plan(self.plan), str(self.device), self._keys())
 
     def _require_secure(self) -> None:
         """The plan may come from the server, which must not turn off what keys are there for."""
@@ -100,7 +100,9 @@ class Node:
                 "uplink.secure: nothing is sent; start the node without keys if it may be"
             )
 
-    def _keyring(self) -> "Keyring":
+    def _keys(self) -> SumKeys:
+        if not self.plan.uplink.secure:
+            return NO_KEYS
         if not self.home.keys:
             raise ConfigError(
                 "uplink.secure needs keys that do not come from the server: say where they are in "
@@ -108,17 +110,8 @@ class Node:
             )
         from fedwsq.secure.keys import FileKeys
 
-        return FileKeys(Path(self.home.keys).expanduser())
-
-    def _site(self) -> Site:
-        if self.owns_data:
-            return self._own_site()
-        if self.home.data:
-            raise ConfigError(
-                "the node has data of its own, but the plan splits a data set over its clients; "
-                "run it with data.partition=own"
-            )
-        return simulated_site(dump_plan(self.plan), str(self.device))
+        keyring = FileKeys(Path(self.home.keys).expanduser())
+        return SumKeys(keyring, self.memory / "promises")
 
     def _own_site(self) -> Site:
         if not self.home.data:
@@ -131,7 +124,8 @@ class Node:
         form = own_format(dataset, self.agreed)
         charter = Charter(self.plan, ModelSpec(self.plan, form))
         (client,) = self.clients
-        return Site(charter, OwnData(client, dataset, form), self.device)
+        data = OwnData(client, dataset, form)
+        return Site(charter, data, self.device, keys=self._keys())
 
     def _introduce(self, client: int, head: bytes) -> Answer:
         """Answer a hello to everyone for one client."""
@@ -202,9 +196,15 @@ def default_memory() -> Path:
 
 
 @functools.lru_cache(maxsize=1)
-def simulated_site(plan: str, device: str) -> Site:
-    """All clients of a simulation: Flower's has many nodes in one process, which share it."""
-    return simulate(make_plan(tomllib.loads(plan))).site(torch.device(device))
+def simulation_of(plan: str) -> Simulation:
+    """Flower's simulation has many nodes in one process, which share the data."""
+    return simulate(make_plan(tomllib.loads(plan)))
+
+
+@functools.lru_cache(maxsize=1)
+def simulated_site(plan: str, device: str, keys: SumKeys) -> Site:
+    """All clients of a simulation, for the nodes of this process that have the same keys."""
+    return simulation_of(plan).site(torch.device(device), keys=keys)
 
 
 @functools.lru_cache(maxsize=1)
