@@ -1,18 +1,26 @@
-"""What tests of runs share: a plan that takes a second, real `fedwsq` processes, and patience."""
+"""What tests of runs share: a plan that takes a second, real `fedwsq` processes, patience, and
+greetings.
+"""
 
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from fedwsq.core.errors import MessageError
+from fedwsq.core.types import Key
+from fedwsq.federation.asking import Asking
+from fedwsq.federation.charter import Charter
+from fedwsq.federation.hello import Introduction, encode_hello, read_introduction
+from fedwsq.federation.owners import Census
 from fedwsq.plan import Plan, load_plan
-from fedwsq.transports import Answer, Order, Reply, Transport
+from fedwsq.transports import Answer, Failure, Order, Reply, Transport
 from fedwsq.wire import Kind, kind_of
 
 TESTS = Path(__file__).parent
@@ -127,3 +135,42 @@ def gone(process: psutil.Process) -> bool:
 def timeless(row: dict[str, Any]) -> dict[str, Any]:
     """A row without what differs between two equal runs: how long things took."""
     return {key: value for key, value in row.items() if not key.endswith("seconds")}
+
+
+def greet(
+    charter: Charter,
+    transport: Transport,
+    clients: Iterable[int],
+    run: bytes = bytes(16),
+    deadline: float | None = None,
+) -> dict[int, Introduction | str]:
+    """Ask clients who they are; a string says why one cannot take part.
+
+    `deadline` is as in `Transport.dispatch`.
+    """
+    orders = []
+    for client in clients:
+        key = Key(charter.plan.seed, 0, client)
+        orders.append(Order(key, encode_hello(charter, client, run)))
+    found: dict[int, Introduction | str] = {}
+    for answer in Asking(transport, b"", orders, deadline):
+        # The first answer counts.
+        found.setdefault(answer.key.client, _read(charter, answer, run))
+    return {order.key.client: found.get(order.key.client, "no reply") for order in orders}
+
+
+def _read(charter: Charter, answer: Answer, run: bytes) -> Introduction | str:
+    if isinstance(answer, Failure):
+        return answer.reason
+    try:
+        return read_introduction(charter, answer, run)
+    except MessageError as error:
+        return str(error)
+
+
+def told(found: Mapping[int, Introduction | str]) -> Census:
+    """What a server knows of its clients' data once they have said how much they hold."""
+    sizes = {
+        client: about.examples for client, about in found.items() if isinstance(about, Introduction)
+    }
+    return Census(sizes.get)

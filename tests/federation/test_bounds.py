@@ -19,13 +19,12 @@ from fedwsq.federation.bounds import (
     bounded_sides,
     limits,
 )
-from fedwsq.federation.hello import greet, told
 from fedwsq.federation.owners import Census
 from fedwsq.federation.simulation import simulate
 from fedwsq.plan import Bounds
 from fedwsq.runs import load_snapshot, save_snapshot
 from fedwsq.wire import decode
-from harness import tiny
+from harness import greet, tiny, told
 
 CPU = torch.device("cpu")
 

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
-from fedwsq.federation.hello import Introduction, greet, read_introduction
+from fedwsq.federation.hello import Introduction, read_introduction
 from fedwsq.federation.simulation import simulate
 from fedwsq.transports import Failure, Order, Reply
 from fedwsq.transports.deadlines import NOT_BEGUN
 from fedwsq.wire import Kind, Message, decode, encode
-from harness import tiny
+from harness import greet, tiny
 
 CPU = torch.device("cpu")
 RUN = bytes(range(16))

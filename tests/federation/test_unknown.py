@@ -12,14 +12,13 @@ from fedwsq.core.types import Key
 from fedwsq.data import Dataset, Examples
 from fedwsq.data.batches import normalize
 from fedwsq.federation.evaluator import OwnEvaluator, Scorer, read_scores, score_order, write_scores
-from fedwsq.federation.hello import greet
 from fedwsq.federation.owners import Census, Size
 from fedwsq.federation.server import Server, first_snapshot
 from fedwsq.federation.simulation import simulate
 from fedwsq.federation.site import own_site
 from fedwsq.transports import Failure, Order, Reply, Serial, attempt
 from fedwsq.wire import Kind, Message, decode, encode
-from harness import tiny
+from harness import greet, tiny
 
 CPU = torch.device("cpu")
 FLOAT32 = {"training.precision": "float32"}

@@ -19,13 +19,13 @@ from fedwsq.core.tree import fingerprint
 from fedwsq.data.digits import digits
 from fedwsq.federation.charter import Charter, difference
 from fedwsq.federation.evaluator import OwnEvaluator, Scorer
-from fedwsq.federation.hello import Introduction, greet
+from fedwsq.federation.hello import Introduction
 from fedwsq.federation.owners import Census, ExampleFormat, ModelSpec, TestData
 from fedwsq.federation.server import Server, first_snapshot
 from fedwsq.federation.simulation import simulate
 from fedwsq.plan import dump_plan
 from fedwsq.runs import Machine, Opened, Run
-from harness import PATIENCE_SECONDS, tiny
+from harness import PATIENCE_SECONDS, greet, tiny
 
 CPU = torch.device("cpu")
 DIGITS = ExampleFormat(classes=10, shape=(1, 8, 8))

@@ -1,15 +1,13 @@
 """Before the first round: who is there, what they hold, and whether both ends mean the same."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
-from fedwsq.federation.asking import Asking
 from fedwsq.federation.charter import Charter
-from fedwsq.federation.owners import Census
-from fedwsq.transports import Answer, Failure, Order, Reply, Transport
+from fedwsq.transports import Reply
 from fedwsq.wire import Kind, Message, decode, encode
 from fedwsq.wire.message import MAX_WEIGHT
 from fedwsq.wire.parse import require_scale
@@ -25,51 +23,12 @@ class Introduction:
     device: str
 
 
-def greet(
-    charter: Charter,
-    transport: Transport,
-    clients: Iterable[int],
-    run: bytes = bytes(16),
-    deadline: float | None = None,
-) -> dict[int, Introduction | str]:
-    """Ask clients who they are; a string says why one cannot take part.
-
-    `deadline` is as in `Transport.dispatch`.
-    """
-    orders = []
-    for client in clients:
-        key = Key(charter.plan.seed, 0, client)
-        orders.append(Order(key, encode_hello(charter, client, run)))
-    found: dict[int, Introduction | str] = {}
-    for answer in Asking(transport, b"", orders, deadline):
-        # The first answer counts.
-        found.setdefault(answer.key.client, _read(charter, answer, run))
-    return {order.key.client: found.get(order.key.client, "no reply") for order in orders}
-
-
 def encode_hello(charter: Charter, client: int, run: bytes) -> bytes:
     """The settings go out whole, so that an end that differs can say in what."""
     key = Key(charter.plan.seed, 0, client)
     text = json.dumps(charter.settings)
     hello = Message(Kind.HELLO, key, run, agreement=charter.digest, text=text)
     return encode(hello, charter.schema)
-
-
-def told(found: Mapping[int, Introduction | str]) -> Census:
-    """What a server knows of its clients' data once they have said how much they hold."""
-    sizes = {
-        client: about.examples for client, about in found.items() if isinstance(about, Introduction)
-    }
-    return Census(sizes.get)
-
-
-def _read(charter: Charter, answer: Answer, run: bytes) -> Introduction | str:
-    if isinstance(answer, Failure):
-        return answer.reason
-    try:
-        return read_introduction(charter, answer, run)
-    except MessageError as error:
-        return str(error)
 
 
 def read_introduction(charter: Charter, reply: Reply, run: bytes) -> Introduction:
