@@ -3,8 +3,11 @@
 A new entry is tested at once.
 """
 
+import inspect
 import math
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,6 +18,7 @@ from hypothesis.extra import numpy as arrays
 
 from fedwsq.codecs import (
     CODECS,
+    Codec,
     Danuq,
     Danuq4,
     Danuq8,
@@ -32,6 +36,7 @@ from fedwsq.codecs.base import MAX_MAGNITUDE, rows_of
 from fedwsq.codecs.grid import Grid
 from fedwsq.codecs.levels import levels
 from fedwsq.core.errors import MessageError
+from fedwsq.parts.integers import Integers
 
 TABLE = {name: cls() for name, cls in CODECS.items()}
 SETTINGS = {
@@ -424,8 +429,34 @@ def test_a_codec_is_plain_frozen_data(codec):
     assert hash(copy) == hash(codec)
 
 
+RETIRED = 10  # an earlier code of ecq
+TAKEN = [
+    *((cls.wire_id, name) for name, cls in CODECS.items()),
+    (Integers.wire_id, "integers"),
+    (15, "votes"),
+]
+
+
 def test_wire_ids_are_distinct_and_below_the_free_range():
-    ids = [cls.wire_id for cls in CODECS.values()]
-    assert len(set(ids)) == len(ids)
+    ids = [wire_id for wire_id, _ in TAKEN]
+    assert len({*ids, RETIRED}) == len(ids) + 1
     assert all(0 <= wire_id < 128 for wire_id in ids)
     assert Float32.wire_id == 0
+
+
+def test_votes_have_the_wire_id_that_is_kept_for_them():
+    pytest.importorskip("cryptography", reason="needs the extra: pip install 'fedwsq[secure]'")
+    from fedwsq.federation.phases import VOTES
+
+    assert (VOTES.wire_id, "votes") in TAKEN
+
+
+def test_both_tables_of_wire_ids_have_every_one():
+    """The comment beside `Codec.wire_id` and the page of the format."""
+    comment = inspect.getsource(Codec).split("Taken are")[1].split("with 14 in")[0]
+    listed = [(int(wire_id), name) for wire_id, name in re.findall(r"(\d+) (\w+)", comment)]
+    assert listed == sorted(TAKEN)
+
+    page = (Path(__file__).parents[2] / "docs" / "wire-format.md").read_text()
+    described = re.findall(r"^\| (\d+) \| (\w+) \|", page.split("## Codecs")[1], re.MULTILINE)
+    assert [(int(wire_id), name) for wire_id, name in described] == sorted(TAKEN)

@@ -70,7 +70,12 @@ class Codec(Protocol):
         shared = codec.fold(shared, [packet.side, ...])  # for the next round
     """
 
-    # One byte in the message; 128 and above are free for codecs outside the package.
+    # One byte in the message. Taken are
+    #      0 float32     1 danuq       2 uq          3 qsgd        4 nf          5 fp
+    #      6 sign        7 topk        8 eden        9 rotated    11 float16    12 danuq8
+    #     13 ecq        14 integers   15 votes      16 danuq4
+    # with 14 in `parts/integers`, 15 in `federation/phases`, and 10 retired for good. 128 and above
+    # are free for codecs outside the package. `docs/wire-format.md` says what stands behind each.
     wire_id: ClassVar[int]
     # Whether `seed` has any effect; where it has none, nobody derives one.
     draws: ClassVar[bool] = True
