@@ -167,13 +167,12 @@ class Downlink(Link):
     """A link to all clients at once; float32, the default, codes nothing.
 
     Mode "model" codes the parameters themselves, with no memory on either side: a codec with
-    `scales = "channel"` at 8 or 4 bits. Mode "start" codes their difference to what is kept of the
-    parameters of round 0, which both ends make from the seed: no memory either, and far fewer bits.
-    Mode "chain"
-    codes each round's difference to the public model, which both ends hold: a client that was away
-    gets the differences it missed, or the whole public model where that is shorter. Whatever a
-    client rebuilt is where it starts from and what its update is relative to; the server adds the
-    update to its exact state.
+    `scale_per = "channel"` at 8 or 4 bits. Mode "start" codes their difference to what is kept of
+    the parameters of round 0, which both ends make from the seed: no memory either, and far fewer
+    bits. Mode "chain" codes each round's difference to the public model, which both ends hold: a
+    client that was away gets the differences it missed, or the whole public model where that is
+    shorter. Whatever a client rebuilt is where it starts from and what its update is relative to;
+    the server adds the update to its exact state.
     """
 
     mode: Literal["model", "start", "chain"] = "model"

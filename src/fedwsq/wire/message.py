@@ -81,7 +81,7 @@ class Message:
     metrics: Mapping[str, float] = field(default_factory=dict)
     states: Shared = field(default_factory=dict)  # broadcast: the uplink codec's shared state
     packets: Packets = field(default_factory=dict)
-    text: str = ""  # hello, welcome, scores: JSON
+    text: str = ""  # hello, welcome, scores, pack, phase, said: JSON
 
 
 class Header(NamedTuple):
