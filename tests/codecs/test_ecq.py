@@ -11,14 +11,13 @@ from level_tables import at_every_size, in_numpy  # noqa: F401
 
 from fedwsq.codecs import CODECS, Fixed, Packet, Rates
 from fedwsq.codecs.base import MAX_MAGNITUDE
-from fedwsq.codecs.ecq import (
+from fedwsq.codecs.ecq import Ecq, finest_code
+from fedwsq.codecs.ecq_model import (
     LAST_BUCKET,
     OCTAVES,
     STARTS,
     SYMBOLS,
-    Ecq,
     Model,
-    finest_code,
     index,
     read_varint,
     slots_of,

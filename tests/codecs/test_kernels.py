@@ -12,7 +12,7 @@ import pytest
 import torch
 from level_tables import at_every_size, in_numpy, level_tables  # noqa: F401
 
-from fedwsq.codecs import CODECS, Danuq, Ecq, Eden, Fp, Nf, Packet, Sign, Uq, kernels
+from fedwsq.codecs import CODECS, Danuq, Ecq, Eden, Fp, Nf, Packet, Sign, Uq, compiled, kernels
 from fedwsq.codecs.coding import look_up, quantize, tables
 from fedwsq.codecs.danuq import Danuq8
 from fedwsq.codecs.grid import Grid
@@ -335,7 +335,7 @@ def test_rounding_by_chance_and_by_arithmetic_gives_the_bits_of_numpy(name, roun
             x = x.reshape(3, -1) if numel % 3 == 0 else x
             found = codec.encode(x, torch.empty(0), bits, 5)
             assert found == in_numpy(lambda: codec.encode(x, torch.empty(0), bits, 5))  # noqa: B023
-    assert kernels._loaded
+    assert compiled.loaded
 
 
 @pytest.mark.parametrize("name", ["danuq", "nf", "uq"])

@@ -2,16 +2,15 @@
 
 What each computes is easiest to read in plain torch, which also does it on a GPU:
 `reference.quantize`, `expand` and `survey`. Each gives the bits of its twin in numpy
-(`coding.quantize`, `coding.look_up`, `groups.moments`; those of the entropy coder are in `ecq` and
-`rans`), which runs where numba is missing, for other widths and as long as there is too little to
-do to load it. The loops are plain Python until then.
+(`coding.quantize`, `coding.look_up`, `groups.moments`; those of the entropy coder are in `ecq`,
+`ecq_model` and `rans`), which runs where numba is missing, for other widths and as long as there is
+too little to do to load it. The loops are plain Python until then; `compiled` makes machine code.
 
 They work in pieces that stay in the innermost cache, and without branches, so that the compiler
 makes wide instructions of them.
 """
 
 import functools
-import importlib
 import io
 import math
 from collections.abc import Callable
@@ -20,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from fedwsq.codecs import compiled
 
 WIDTHS = (1, 2, 4, 8)  # bits of a code that never crosses a byte
 # Loading numba takes half a second, and compiling for the first time a few more.
@@ -120,11 +121,11 @@ def usable(numel: int, bits: int = 8) -> bool:
     global _seen
     if bits not in WIDTHS:
         return False
-    if not _loaded and numel < WORTH_LOADING:
+    if not compiled.loaded and numel < WORTH_LOADING:
         _seen += numel
         if _seen < WORTH_LOADING_IN_ALL:
             return False
-    return _numba() is not None
+    return compiled.numba_module() is not None
 
 
 def quantize(values: Floats, scales: Scales, bits: int, rounding: Rounding) -> bytes:
@@ -184,7 +185,7 @@ def survey(values: Floats, size: int) -> Doubles:
 
 
 def index(values: Floats, step: np.float32, symbols: Symbols, tallies: Integers) -> None:
-    """The symbol of each x / step, and sums over all that have it; see `ecq.index`."""
+    """The symbol of each x / step, and sums over all that have it; see `ecq_model.index`."""
     if len(symbols) != len(values):
         raise ValueError(f"{len(symbols)} symbols are not {len(values)} elements")
     if len(tallies) != INDEX_SYMBOLS:
@@ -519,11 +520,8 @@ def _spread(symbols: Any, table: Any, out: Any, add: Any) -> None:
             out[j] = table[symbols[j]]
 
 
-# Compiling
-
 _seen = 0  # elements of vectors that were not worth loading for
-_loaded: dict[str, Callable[..., None]] = {}
-_SOURCES = {
+_SOURCES: dict[str, Callable[..., None]] = {
     "quantize": _quantize,
     "expand": _expand,
     "survey": _survey,
@@ -537,74 +535,7 @@ _SOURCES = {
 
 def _kernel(name: str) -> Callable[..., None]:
     """The compiled loop."""
-    if name not in _loaded:
-        _loaded[name] = _compiled(name)
-    return _loaded[name]
-
-
-def _compiled(name: str) -> Callable[..., None]:
-    """Machine code, from numba's cache if it is there."""
-    numba = _numba()
-    signature = _signature(name, numba.types)
-    # numpy's errors: a test before every division would keep the loop from wide instructions.
-    options = {"nogil": True, "error_model": "numpy"}
-    compiled: Callable[..., None]
-    try:
-        compiled = numba.njit(signature, cache=True, **options)(_SOURCES[name])
-    except Exception:  # no folder to keep it in, or a damaged file there
-        compiled = numba.njit(signature, **options)(_SOURCES[name])
-    return compiled
-
-
-def _signature(name: str, types: Any) -> Any:
-    """The types of a loop's arguments: compiled for no others, so only once."""
-
-    def read(item: Any) -> Any:
-        return types.Array(item, 1, "C", readonly=True)
-
-    def written(item: Any, dimensions: int = 1) -> Any:
-        return types.Array(item, dimensions, "C")
-
-    integer = types.int64
-    floats = read(types.float32)
-    if name == "survey":
-        return types.void(floats, integer, written(types.float64, 2))
-    if name == "index":
-        tallies = written(types.int64)
-        return types.void(floats, types.float32, written(types.uint16), tallies)
-    if name == "spread":
-        return types.void(read(types.uint16), floats, written(types.float32), types.boolean)
-    integers = read(types.int64)
-    symbols = read(types.uint16)
-    states = written(types.int64)
-    if name == "late":
-        return types.void(symbols, integer, written(types.int64), written(types.int64))
-    if name == "push":
-        words = written(types.uint16)
-        return types.void(symbols, integers, integers, states, words, written(types.int64))
-    if name == "pop":
-        found = written(types.uint16)
-        end = written(types.int64)
-        return types.void(found, symbols, integers, integers, states, symbols, end)
-    if name == "expand":
-        return types.void(
-            *(read(types.uint8), integer, read(types.uint64), floats, integer),
-            *(types.float32, written(types.float32), types.boolean),
-        )
-    return types.void(
-        *(floats, floats, integer, floats, integer),
-        *(integer, floats, integer, floats, written(types.uint8)),
-    )
-
-
-@functools.cache
-def _numba() -> Any:
-    """The module, or None where it is missing or told not to compile."""
-    try:
-        numba = importlib.import_module("numba")
-    except ImportError:
-        return None
-    return None if numba.config.DISABLE_JIT else numba
+    return compiled.kernel(name, _SOURCES[name])
 
 
 @functools.lru_cache(maxsize=64)
