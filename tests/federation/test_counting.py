@@ -24,7 +24,7 @@ from fedwsq.federation.journal import Journal
 from fedwsq.federation.phases import VOTES
 from fedwsq.federation.tally import Tally
 from fedwsq.secure.keys import SimulatedKeys
-from fedwsq.secure.ring import pack, unpack
+from fedwsq.secure.ring import add, pack, reduced, unpack, zeros
 
 CPU = torch.device("cpu")
 ONE_BIT = {"uplink.codec": {"name": "danuq"}, "uplink.bits": 1, "aggregation": "uniform"}
@@ -247,6 +247,34 @@ def test_sums_are_what_decoded_updates_add_up_to():
         if name not in charter.uplink.coded:
             exact = sum(update[name] for update in updates)
             assert torch.allclose(total, exact, atol=3 * 16 * agreed[name] / 2**15)
+
+
+@pytest.mark.parametrize("voters", [127, 128, 200, 255, 256])
+@pytest.mark.parametrize("overrides", [{}, EVEN], ids=["one bit", "four even bits"])
+def test_as_many_as_can_be_counted_cast_the_same(voters, overrides):
+    """The sums of both ballots are so many times one client's, however wide a word they take."""
+    charter = simulate(counting(False, **overrides)).charter
+    tally = Tally(charter.uplink, voters)
+    draw = torch.Generator().manual_seed(0)
+    update = {
+        name: torch.randn(shape, generator=draw) for name, shape in charter.schema.shapes.items()
+    }
+
+    def summed(layout, words):
+        total = zeros(layout)
+        for _ in range(voters):
+            add(total, words)
+        return reduced(layout, total)
+
+    spreads = tally.spreads(update)
+    agreed = tally.agreed(summed(tally.spread_layout, spreads), voters)
+    assert agreed == tally.agreed(spreads, 1)
+    cast = tally.votes(update, agreed, loss=0.5)
+    counted = tally.counted(summed(tally.vote_layout, cast.words), agreed, voters)
+    assert counted.loss == 0.5
+    assert counted.unanimous > 0
+    for name, total in counted.total.items():
+        assert torch.allclose(total, voters * cast.decoded[name], rtol=1e-5)
 
 
 def test_a_tensor_that_did_not_move_adds_nothing_and_a_forged_count_is_refused():

@@ -99,12 +99,14 @@ class Tally:
     def agreed(self, sums: Sequence[Words], voters: int) -> dict[str, float]:
         """The geometric mean of the spreads of those whose tensor moved; 0 where none did."""
         found: dict[str, float] = {}
-        for name, log, moved in zip(self.line.schema.names, *sums, strict=True):
+        # As integers of Python's own: a product that is too long for a word of numpy's wraps.
+        logs, moves = (each.tolist() for each in sums)
+        for name, log, moved in zip(self.line.schema.names, logs, moves, strict=True):
             if moved > voters or log > moved * 2 * LOG_RANGE * LOG_STEPS:
                 raise MessageError(f"the spread of {name} is beyond what these clients can cast")
             mean = 0.0
             if moved:
-                mean = 2.0 ** (int(log) / int(moved) / LOG_STEPS - LOG_RANGE)
+                mean = 2.0 ** (log / moved / LOG_STEPS - LOG_RANGE)
             found[name] = mean
         return found
 
