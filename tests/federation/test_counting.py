@@ -1,6 +1,7 @@
 """Rounds that count: the same weights in plain and under masks, whoever drops out and whenever."""
 
 import json
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -14,17 +15,22 @@ from fedwsq.federation.learned import SumKeys
 from fedwsq.federation.simulation import simulate
 from fedwsq.transports import Reply, Serial
 from fedwsq.wire import Kind, decode, encode, open_message
+from fedwsq.wire.message import CHECKSUM_BYTES, HEADER_BYTES
 from harness import tiny
 
 pytest.importorskip("cryptography", reason="needs the extra: pip install 'fedwsq[secure]'")
 pytest.importorskip("Crypto", reason="needs the extra: pip install 'fedwsq[secure]'")
 
+import fedwsq.federation.counting as counting_module
+from fedwsq.federation.ballots import WORDS_BYTES
 from fedwsq.federation.counting import Counting
 from fedwsq.federation.journal import Journal
-from fedwsq.federation.phases import VOTES
+from fedwsq.federation.phases import BALLOTS, vote_packet
 from fedwsq.federation.tally import Tally
-from fedwsq.secure.keys import SimulatedKeys
-from fedwsq.secure.ring import add, pack, reduced, unpack, zeros
+from fedwsq.secure import spoken
+from fedwsq.secure.keys import SEED_BYTES, SimulatedKeys, seal
+from fedwsq.secure.ring import Part, add, pack, reduced, unpack, zeros
+from fedwsq.secure.session import NEIGHBOURS
 
 CPU = torch.device("cpu")
 ONE_BIT = {"uplink.codec": {"name": "danuq"}, "uplink.bits": 1, "aggregation": "uniform"}
@@ -308,7 +314,7 @@ def test_a_residue_that_is_no_vote_leaves_the_round_empty(residue, replied, tmp_
                     part = tally.vote_wire[schema.index[name]]
                     words = part.unpack(said.packets["delta"][name].code)
                     forged = part.pack(part.reduce(words + np.uint8(residue)))
-                    said.packets["delta"][name] = VOTES.packet(part, forged)
+                    said.packets["delta"][name] = vote_packet(part, forged)
                 answer = Reply(answer.key, encode(said, schema))
             yield answer
 
@@ -354,6 +360,79 @@ def test_in_plain_a_ballot_that_is_none_costs_its_client_and_nobody_else(forged,
     phase = "votes" if forged == "loss" else "spreads"
     expected, _ = weights(counting(False), tmp_path / "b", gone={phase: [cheat]})
     assert fingerprint(server.params) == expected
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "masked"])
+def test_however_many_answer_one_message_is_open_and_one_ballot_unpacked(
+    secure, tmp_path, monkeypatch
+):
+    opened = Living(counting_module.decode)
+    unpacked = Living(Part.unpack)
+    monkeypatch.setattr(counting_module, "decode", opened)
+    monkeypatch.setattr(Part, "unpack", lambda part, data: unpacked(part, data))
+    server = server_of(counting(secure), tmp_path)
+    assert server.step().replied == 5
+    # One more of each: a name still stands for the one before.
+    assert opened.most <= 2
+    assert unpacked.most <= 2 * len(Tally(server.charter.uplink, 5).vote_layout)
+
+
+class Living:
+    """Calls a function, and knows how many of its results somebody still had at once."""
+
+    def __init__(self, function):
+        self.function = function
+        self.found = []
+        self.most = 0
+
+    def __call__(self, *args):
+        result = self.function(*args)
+        self.found = [each for each in self.found if each() is not None]
+        self.found.append(weakref.ref(result))
+        self.most = max(self.most, len(self.found))
+        return result
+
+
+@pytest.mark.parametrize(
+    ("secure", "phase"),
+    [(True, "keys"), (True, "consent 0"), (False, "spreads"), (False, "votes")],
+)
+def test_an_answer_longer_than_any_is_not_kept(secure, phase, tmp_path, monkeypatch):
+    server = server_of(counting(secure), tmp_path)
+    cheat = next(iter(server.sample(1)))
+    carried = server.transport.dispatch
+    kept = []
+    finished = Journal.phase
+
+    def inflating(body, orders, deadline=None):
+        for answer in carried(body, orders, deadline):
+            if answer.key.client == cheat and server.transport.phases[-1] == phase:
+                answer = Reply(answer.key, bytes(2**20))
+            yield answer
+
+    def keep(journal, name, ask):
+        answers = finished(journal, name, ask)
+        kept.extend(answers.values())
+        return answers
+
+    server.transport.dispatch = inflating
+    monkeypatch.setattr(Journal, "phase", keep)
+    record = server.step()
+    assert max(map(len, kept)) < 2**20
+    assert record.uplink_bytes > 2**20  # paid for
+    # Whose ballot is in stays in the sum.
+    assert record.replied == (5 if phase == "consent 0" else 4)
+    if record.replied == 4:
+        assert (
+            f"1048576 bytes, an answer in the phase {phase} has at" in record.failures[str(cheat)]
+        )
+
+
+def test_an_answer_in_words_has_room_for_all_neighbours():
+    neighbours = range(10**18, 10**18 + NEIGHBOURS)
+    sealed = seal(bytes(32), bytes(2 * SEED_BYTES * BALLOTS), b"")
+    said = {"phase": "shares", "sealed": spoken.say_octets(dict.fromkeys(neighbours, sealed))}
+    assert 5000 < HEADER_BYTES + len(json.dumps(said)) + CHECKSUM_BYTES < 6400 < WORDS_BYTES
 
 
 class Listening:
@@ -447,7 +526,9 @@ def test_who_was_told_otherwise_than_the_others_is_in_no_sum(tmp_path):
 def test_a_server_that_counts_whom_it_told_otherwise_finds_noise(tmp_path, monkeypatch):
     """Four of five signatures are enough, so it leaves out the one that would not hold."""
     agreed_on = Counting._agreed_on
-    monkeypatch.setattr(Counting, "_agreed_on", lambda *args: agreed_on(*args[:2], dict(args[2])))
+    monkeypatch.setattr(
+        Counting, "_agreed_on", lambda counting, ballots: agreed_on(counting, dict(ballots))
+    )
     server, _, _ = two_tongues(tmp_path, gone=["consent 1"])
     before = fingerprint(server.params)
     record = server.step()

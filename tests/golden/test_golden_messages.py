@@ -15,7 +15,7 @@ from fedwsq.core.errors import MessageError
 from fedwsq.core.types import Key
 from fedwsq.evaluation import Scores
 from fedwsq.federation.evaluator import write_scores
-from fedwsq.federation.phases import VOTES
+from fedwsq.federation.phases import vote_packet
 from fedwsq.secure.ring import Part
 from fedwsq.wire import Kind, Line, Link, Message, Schema, decode, encode
 from fedwsq.wire.message import EVERYONE
@@ -136,7 +136,7 @@ def said():
     for name, size in SCHEMA.sizes.items():
         part = Part(size, 3)
         words = np.arange(size, dtype=part.dtype) % 8
-        packets[name] = VOTES.packet(part, part.pack(words))._replace(rows=SCHEMA.rows[name])
+        packets[name] = vote_packet(part, part.pack(words))._replace(rows=SCHEMA.rows[name])
     text = json.dumps({"phase": "votes", "ballot": "0102030405060708"})
     return Message(Kind.SAID, KEY, RUN, NONCE, AGREEMENT, packets={"delta": packets}, text=text)
 

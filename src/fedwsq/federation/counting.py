@@ -5,26 +5,40 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
 from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.federation.asking import Asking
+from fedwsq.federation.ballots import (
+    VECTOR,
+    Ballot,
+    Packed,
+    Question,
+    Said,
+    read_keys,
+    read_reveal,
+    read_shares,
+    read_signature,
+    spread_ballot,
+    vote_ballot,
+)
 from fedwsq.federation.bounds import bounded_sides
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.fold import Assignment, Before, Folded
 from fedwsq.federation.journal import Journal
-from fedwsq.federation.phases import TOLD_BYTES, VOTES, Phase, session_of
-from fedwsq.federation.tally import Tally
+from fedwsq.federation.phases import TOLD_BYTES, Phase, session_of
+from fedwsq.federation.tally import Counted, Tally
 from fedwsq.secure import spoken
-from fedwsq.secure.member import Poll
-from fedwsq.secure.ring import Words, add, reduced, unpack, zeros
+from fedwsq.secure.member import Poll, Reveal
+from fedwsq.secure.ring import Words, add, reduced, zeros
 from fedwsq.secure.teller import Teller
 from fedwsq.transports import Failure, Order, Transport, deadline_in
-from fedwsq.wire import Kind, Message, Shared, SideValues, decode, encode
+from fedwsq.wire import Kind, Message, SideValues, decode, encode
 from fedwsq.wire.message import float32_reply_bytes
 
+T = TypeVar("T")
 Saying = Callable[[int], dict[str, Any]]  # what a phase tells each client
 Progress = Callable[[int, int], None]
 
@@ -34,6 +48,13 @@ class Sum(NamedTuple):
 
     words: list[Words]
     voted: list[int]
+
+
+class Masked(NamedTuple):
+    """A ballot that nobody can read."""
+
+    codes: list[bytes]
+    told: str  # stands for what it was cast on
 
 
 @dataclass
@@ -82,26 +103,34 @@ class Counting:
             routed = self._introduce(clients)
             clients = self.teller.active
 
-        spreads = self._cast(
-            0, Phase.SPREADS, clients, lambda client: {"sealed": _hex(routed.get(client, {}))}
-        )
+        def sealed(client: int) -> dict[str, Any]:
+            return {"sealed": spoken.say_octets(routed.get(client, {}))}
+
+        spreads = self._cast(spread_ballot(self.tally), clients, sealed)
         agreed = self.tally.agreed(spreads.words, len(spreads.voted))
-        sides: SideValues = {"delta": {}}
-        for name in self.before.shared.get("delta", {}):
-            sides["delta"][name] = [(agreed[name],)]
+        sides: SideValues = {VECTOR: {}}
+        for name in self.before.shared.get(VECTOR, {}):
+            sides[VECTOR][name] = [(agreed[name],)]
         shared = self.charter.uplink.fold(self.before.shared, self._bounded(sides))
-        scales = agreed | {name: float(x) for name, x in shared.get("delta", {}).items()}
+        scales = agreed | {name: float(x) for name, x in shared.get(VECTOR, {}).items()}
         states = {name: torch.tensor([scales[name]]) for name in self.charter.schema.names}
         scales = {name: float(x) for name, x in states.items()}  # as they travel
 
-        votes = self._cast(1, Phase.VOTES, spreads.voted, lambda client: {}, {"delta": states})
+        ballot = vote_ballot(self.tally, {VECTOR: states})
+        votes = self._cast(ballot, spreads.voted, nothing)
         counted = self.tally.counted(votes.words, scales, len(votes.voted))
+        self.folded.sides = sides
+        self._fold(counted, votes.voted)
+
+    def _bounded(self, sides: SideValues) -> SideValues:
+        return bounded_sides(self.before.shared, sides, self.charter.plan.bounds.scale)
+
+    def _fold(self, counted: Counted, voted: list[int]) -> None:
         folded = self.folded
-        folded.vectors = {"delta": counted.total}
-        folded.weight = float(len(votes.voted))
-        folded.sides = sides
+        folded.vectors = {VECTOR: counted.total}
+        folded.weight = float(len(voted))
         folded.unanimous = counted.unanimous
-        for client in votes.voted:
+        for client in voted:
             message = self.assignments[client].message
             # What is known of each is what is known of all.
             alike = replace(message, error=counted.error, metrics={"loss": counted.loss})
@@ -109,14 +138,11 @@ class Counting:
             folded.failures.pop(client, None)  # it went after its part was in
         sends = self.charter.plan.algorithm.sends
         each = float32_reply_bytes(sends, self.charter.schema)
-        folded.float32_bytes = each * len(votes.voted)
-
-    def _bounded(self, sides: SideValues) -> SideValues:
-        return bounded_sides(self.before.shared, sides, self.charter.plan.bounds.scale)
+        folded.float32_bytes = each * len(voted)
 
     def _introduce(self, clients: list[int]) -> dict[int, dict[int, bytes]]:
         """Keys and shares; who has sent both may cast masked ballots."""
-        shown = self._phase(Phase.KEYS, clients, lambda client: {}, spoken.read_keys)
+        shown = self._phase(Question(Phase.KEYS), clients, nothing, read_keys)
         self.teller.take_keys(shown)
         keys = {client: spoken.say_keys(each) for client, each in shown.items()}
 
@@ -124,164 +150,128 @@ class Counting:
             circle = self.teller.session.neighbours(client)
             return {"keys": {peer: keys[peer] for peer in circle if peer in keys}}
 
-        shares = self._phase(
-            Phase.SHARES,
-            self.teller.active,
-            around,
-            lambda said: spoken.read_octets(said.get("sealed")),
-        )
-        return self.teller.route(shares)
+        question = Question(Phase.SHARES)
+        return self.teller.route(self._phase(question, self.teller.active, around, read_shares))
 
-    def _cast(
-        self,
-        number: int,
-        phase: Phase,
-        clients: Iterable[int],
-        saying: Saying,
-        states: Shared | None = None,
-    ) -> Sum:
+    # The ballots.
+
+    def _cast(self, ballot: Ballot, clients: Iterable[int], saying: Saying) -> Sum:
         """One ballot, and its sum."""
-        layout = self.tally.spread_layout if number == 0 else self.tally.vote_layout
-        voters = {"voters": len(self.cohort)}
-        said = self._ask_all(phase, clients, lambda client: voters | saying(client), states)
-        ballots: dict[int, list[Words]] = {}
-        for client, message in said.items():
-            with self._blaming(client):
-                ballots[client] = self._read_ballot(message, phase)
-        told = self._agreed_on(said, ballots) if self.masked else ""
-        voted = sorted(ballots)
-        if not voted:
-            raise MessageError("nobody cast a ballot")
-        if not self.masked:
-            total = zeros(layout)
-            for client in voted:
-                add(total, ballots[client])
-            return Sum(reduced(layout, total), voted)
 
-        name = {"ballot": number}
-        signatures = self._phase(
-            Phase.CONSENT,
-            voted,
-            lambda client: name | {"clients": voted},
-            lambda said: spoken.octets(said.get("signature"), spoken.SIGNATURE_BYTES),
-            f"consent-{number}",
-        )
-        around = self.teller.session.circle
-        reveals = self._phase(
-            Phase.REVEAL,
-            sorted(signatures),
-            lambda client: (
-                name
-                | {
-                    "signatures": _hex(
-                        {c: signatures[c] for c in around(client) if c in signatures}
-                    )
-                }
-            ),
-            spoken.read_reveal,
-            f"reveal-{number}",
-        )
-        poll = Poll(number, told)
-        return Sum(self.teller.count(poll, layout, ballots, reveals), voted)
+        def with_voters(client: int) -> dict[str, Any]:
+            return {"voters": len(self.cohort), **saying(client)}
 
-    def _agreed_on(self, said: Mapping[int, Message], ballots: dict[int, list[Words]]) -> str:
+        if self.masked:
+            return self._cast_under_masks(ballot, clients, with_voters)
+        return self._cast_in_plain(ballot, clients, with_voters)
+
+    def _cast_in_plain(self, ballot: Ballot, clients: Iterable[int], saying: Saying) -> Sum:
+        total = zeros(ballot.layout)
+
+        def add_up(said: Said) -> None:
+            words = ballot.unpack(ballot.codes(said))
+            ballot.require(words)
+            add(total, words)
+
+        voted = list(self._phase(ballot.question, clients, saying, add_up))
+        require_any(voted)
+        return Sum(reduced(ballot.layout, total), voted)
+
+    def _cast_under_masks(self, ballot: Ballot, clients: Iterable[int], saying: Saying) -> Sum:
+        def keep(said: Said) -> Masked:
+            told = spoken.octets(said.words.get("told"), TOLD_BYTES)
+            return Masked(ballot.codes(said), told.hex())
+
+        ballots = self._phase(ballot.question, clients, saying, keep)
+        told = self._agreed_on(ballots)
+        voted = list(ballots)
+        require_any(voted)
+        reveals = self._unmask(ballot.number, voted)
+        codes = {client: each.codes for client, each in ballots.items()}
+        poll = Poll(ballot.number, told)
+        return Sum(self.teller.count(poll, ballot.layout, Packed(ballot, codes), reveals), voted)
+
+    def _agreed_on(self, ballots: dict[int, Masked]) -> str:
         """What stands for all that these ballots were cast on. Masks of one that was cast on
         something else cancel nobody's: it is taken out.
         """
-        heard: dict[int, str] = {}
-        for client in list(ballots):
-            with self._blaming(client):
-                told = json.loads(said[client].text).get("told")
-                heard[client] = spoken.octets(told, TOLD_BYTES).hex()
-        ranked = Counter(heard.values()).most_common(1)
+        ranked = Counter(each.told for each in ballots.values()).most_common(1)
         usual = ranked[0][0] if ranked else ""
         for client in list(ballots):
-            if heard.get(client) != usual:
+            if ballots[client].told != usual:
                 del ballots[client]
                 why = "its ballot is not cast on the model and the scales that the others had"
                 self.folded.failures.setdefault(client, why)
         return usual
 
-    def _read_ballot(self, message: Message, phase: Phase) -> list[Words]:
-        said = spoken.octets(json.loads(message.text).get("ballot"))
-        if phase == Phase.SPREADS:
-            spreads = unpack(self.tally.spread_layout, said)
-            if not self.masked:
-                self.tally.require_spreads(spreads)
-            return spreads
-        *parts, last = self.tally.vote_wire
-        packets = message.packets.get("delta", {})
-        found = []
-        for name, part in zip(self.charter.schema.names, parts, strict=True):
-            found.append(VOTES.read(packets[name], part))
-        votes = [*found, *unpack([last], said)]
-        if not self.masked:
-            self.tally.require_votes(votes)
-        return votes
+    def _unmask(self, number: int, voted: list[int]) -> dict[int, Reveal]:
+        """What those who voted reveal, once they have signed for the sum of just these."""
+
+        def whom(client: int) -> dict[str, Any]:
+            return {"ballot": number, "clients": voted}
+
+        question = Question(Phase.CONSENT, number)
+        signatures = self._phase(question, voted, whom, read_signature)
+
+        def signed(client: int) -> dict[str, Any]:
+            circle = self.teller.session.circle(client)
+            around = {peer: signatures[peer] for peer in circle if peer in signatures}
+            return {"ballot": number, "signatures": spoken.say_octets(around)}
+
+        question = Question(Phase.REVEAL, number)
+        return self._phase(question, sorted(signatures), signed, read_reveal)
 
     # Orders and answers.
 
     def _phase(
         self,
-        phase: Phase,
+        question: Question,
         clients: Iterable[int],
         saying: Saying,
-        read: Callable[[Any], Any],
-        name: str = "",
-    ) -> dict[int, Any]:
-        """What each client says in a phase of words; who says nothing that can be read is out."""
-        found: dict[int, Any] = {}
-        for client, message in self._ask_all(phase, clients, saying, None, name).items():
-            with self._blaming(client):
-                found[client] = read(json.loads(message.text))
-        return found
-
-    def _ask_all(
-        self,
-        phase: Phase,
-        clients: Iterable[int],
-        saying: Saying,
-        states: Shared | None = None,
-        name: str = "",
-    ) -> dict[int, Message]:
-        """The answers of one phase, in client order."""
-        orders: dict[int, Order] = {}
-        trains = phase == Phase.SPREADS
-        for client in clients:
-            asked = self.assignments[client]
-            said = {"phase": phase, **saying(client)}
-            if self.masked:
-                said["cohort"] = self.cohort
-            message = replace(
-                asked.message,
-                kind=Kind.PHASE,
-                nonce=self.journal.nonce,
-                rates=(),
-                packets=asked.message.packets if trains else {},
-                states=states or {},
-                text=json.dumps(said),
-            )
-            head = encode(message, self.charter.schema)
-            own = asked.order.body if trains else b""
-            orders[client] = Order(asked.order.key, head, own, cost=asked.order.cost * trains)
-            self.folded.more_down_bytes += len(head)
-            if trains:  # the assignment has the body, and an order that was not sent
-                self.folded.more_down_bytes -= len(asked.order.head)
-
-        payloads = self.journal.phase(name or str(phase), lambda: self._ask(orders, trains))
-        found: dict[int, Message] = {}
-        for client in sorted(payloads.keys() & orders.keys()):
-            lengths = self.folded.lengths
-            lengths[client] = lengths.get(client, 0) + len(payloads[client])
-            with self._blaming(client):
-                found[client] = self._read(payloads[client], orders[client], phase)
+        read: Callable[[Said], T],
+    ) -> dict[int, T]:
+        """What `read` makes of each answer, in client order; of the answer itself nothing is kept.
+        Who says nothing that can be read is out.
+        """
+        orders = {client: self._order(question, client, saying(client)) for client in clients}
+        payloads = self.journal.phase(question.name, lambda: self._ask(question, orders))
         for client in orders.keys() - payloads.keys():
-            self.folded.failures.setdefault(client, f"no reply in the phase {phase}")
+            self.folded.failures.setdefault(client, f"no reply in the phase {question.phase}")
+        found: dict[int, T] = {}
+        for client in sorted(payloads.keys() & orders.keys()):
+            payload = payloads.pop(client)
+            self._count_bytes(client, payload)
+            try:
+                found[client] = read(self._read(payload, orders[client], question))
+            except (MessageError, ValueError, RecursionError, KeyError) as error:
+                self._blame(client, error)
         return found
 
-    def _ask(self, orders: Mapping[int, Order], trains: bool) -> dict[int, bytes]:
+    def _order(self, question: Question, client: int, words: dict[str, Any]) -> Order:
+        asked = self.assignments[client]
+        text = {"phase": question.phase, **words}
+        if self.masked:
+            text["cohort"] = self.cohort
+        message = replace(
+            asked.message,
+            kind=Kind.PHASE,
+            nonce=self.journal.nonce,
+            rates=(),
+            packets=asked.message.packets if question.trains else {},
+            states=question.states or {},
+            text=json.dumps(text),
+        )
+        head = encode(message, self.charter.schema)
+        self.folded.more_down_bytes += len(head)
+        if not question.trains:
+            return Order(asked.order.key, head)
+        # The assignment has the body, and an order that was not sent.
+        self.folded.more_down_bytes -= len(asked.order.head)
+        return asked.order._replace(head=head)
+
+    def _ask(self, question: Question, orders: Mapping[int, Order]) -> dict[int, bytes]:
         deadline = deadline_in(self.charter.plan.deadline)
-        body = self.body if trains else b""
+        body = self.body if question.trains else b""
         asking = Asking(self.transport, body, list(orders.values()), deadline)
         found: dict[int, bytes] = {}
         for done, answer in enumerate(asking, 1):
@@ -290,47 +280,52 @@ class Counting:
                 continue
             if isinstance(answer, Failure):
                 self.folded.failures.setdefault(client, answer.reason)
+            elif len(answer.payload) > question.longest:
+                self._refuse_long(client, answer.payload, question)
             else:
                 found.setdefault(client, answer.payload)
-            if trains and self.progress is not None:
+            if question.trains and self.progress is not None:
                 self.progress(min(done, len(orders)), len(orders))
         self.folded.asked_again |= asking.again
         return found
 
-    def _read(self, payload: bytes, order: Order, phase: Phase) -> Message:
+    def _refuse_long(self, client: int, payload: bytes, question: Question) -> None:
+        """Nothing of it is kept, but it was paid for."""
+        self._count_bytes(client, payload)
+        phase = question.phase
+        most = question.longest
+        self._blame(
+            client, f"{len(payload)} bytes, an answer in the phase {phase} has at most {most}"
+        )
+
+    def _count_bytes(self, client: int, payload: bytes) -> None:
+        lengths = self.folded.lengths
+        lengths[client] = lengths.get(client, 0) + len(payload)
+
+    def _read(self, payload: bytes, order: Order, question: Question) -> Said:
         """A client's answer to this very order, or `MessageError`."""
-        message = decode(payload, self.charter.schema)
+        message: Message = decode(payload, self.charter.schema)
         self.charter.require(message)
         if message.key != order.key or message.nonce != self.journal.nonce:
             raise MessageError(f"an answer to another order: {message.key}, expected {order.key}")
-        if message.kind == Kind.FORGOT and phase == Phase.SPREADS:
+        if message.kind == Kind.FORGOT and question.trains:
             self.folded.forgot.append(order.key.client)
             raise MessageError("it lost its memory of earlier rounds and starts anew")
-        said = spoken.table(json.loads(message.text)) if message.text else {}
-        if message.kind != Kind.SAID or said.get("phase") != phase:
-            raise MessageError(f"an answer to another phase than {phase}")
-        return message
+        words = spoken.table(json.loads(message.text)) if message.text else {}
+        if message.kind != Kind.SAID or words.get("phase") != question.phase:
+            raise MessageError(f"an answer to another phase than {question.phase}")
+        return Said(words, message.packets.get(VECTOR, {}))
 
-    def _blaming(self, client: int) -> "Blame":
-        return Blame(self.folded, client)
-
-
-class Blame:
-    """What a client says that cannot be read is its failure, and nobody else's."""
-
-    def __init__(self, folded: Folded, client: int) -> None:
-        self.folded = folded
-        self.client = client
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> bool:
-        if not isinstance(error, MessageError | ValueError | RecursionError | KeyError):
-            return False
-        self.folded.failures.setdefault(self.client, f"MessageError: {error}")
-        return True
+    def _blame(self, client: int, why: object) -> None:
+        """What a client says that cannot be read is its failure, and nobody else's."""
+        self.folded.failures.setdefault(client, f"MessageError: {why}")
 
 
-def _hex(by_client: Mapping[int, bytes]) -> dict[str, str]:
-    return spoken.say_octets(by_client)
+def nothing(client: int) -> dict[str, Any]:
+    """What a phase tells a client beyond its name."""
+    return {}
+
+
+def require_any(voted: list[int]) -> None:
+    if not voted:
+        raise MessageError("nobody cast a ballot")

@@ -56,26 +56,30 @@ class Journal:
         return nonce
 
 
-def _digest(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+def _digest(*parts: bytes | memoryview) -> bytes:
+    digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
+    for part in parts:
+        digest.update(part)
+    return digest.digest()
 
 
 def _written(answers: dict[int, bytes]) -> bytes:
     """A line of JSON with clients and lengths, then the answers themselves, then a digest."""
     head = json.dumps([[client, len(answer)] for client, answer in answers.items()]).encode()
-    data = b"".join([head, b"\n", *answers.values()])
-    return data + _digest(data)
+    parts = [head, b"\n", *answers.values()]
+    return b"".join([*parts, _digest(*parts)])
 
 
 def _read(data: bytes) -> dict[int, bytes] | None:
     """None for a file that is damaged."""
-    data, digest = data[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
-    if _digest(data) != digest:
+    whole = memoryview(data)  # of which parts are no copies
+    if _digest(whole[:-DIGEST_BYTES]) != whole[-DIGEST_BYTES:]:
         return None
-    head, _, body = data.partition(b"\n")
+    at = data.index(b"\n")
     answers: dict[int, bytes] = {}
-    at = 0
-    for client, length in json.loads(head):
-        answers[client] = body[at : at + length]
+    lengths = json.loads(data[:at])
+    at += 1
+    for client, length in lengths:
+        answers[client] = data[at : at + length]
         at += length
     return answers

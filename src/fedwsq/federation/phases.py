@@ -1,16 +1,16 @@
 """The phases of a round that counts, as both ends name them."""
 
 from enum import StrEnum
-from typing import NamedTuple
 
 from fedwsq.codecs.base import Packet
 from fedwsq.core.errors import MessageError
-from fedwsq.secure.ring import Part, Words
+from fedwsq.secure.ring import Part
 from fedwsq.secure.session import Session
 from fedwsq.wire import Message
 
 BALLOTS = 2  # spreads, then votes
 TOLD_BYTES = 16  # of the digest that stands for what a ballot is cast on
+VOTE_WIRE_ID = 15
 
 
 class Phase(StrEnum):
@@ -24,27 +24,17 @@ class Phase(StrEnum):
     REVEAL = "reveal"
 
 
-class VotePackets(NamedTuple):
+def vote_packet(part: Part, code: bytes) -> Packet:
     """How a tensor's integers travel: packed, under an id that no codec has."""
-
-    wire_id: int = 15
-
-    def packet(self, part: Part, code: bytes) -> Packet:
-        return Packet(code, (), float(part.bits), part.count, codec=self.wire_id)
-
-    def read(self, packet: Packet, part: Part) -> Words:
-        """The integers of a tensor, or `MessageError`."""
-        if packet.codec != self.wire_id or packet.rate != part.bits or packet.side:
-            raise MessageError(f"a ballot has integers of {part.bits} bits and nothing else")
-        if len(packet.code) != part.length:
-            raise MessageError(
-                f"{part.count} integers of {part.bits} bits take {part.length} bytes, "
-                f"not {len(packet.code)}"
-            )
-        return part.unpack(packet.code)
+    return Packet(code, (), float(part.bits), part.count, codec=VOTE_WIRE_ID)
 
 
-VOTES = VotePackets()
+def vote_code(packet: Packet, part: Part) -> bytes:
+    """The integers of a tensor, still packed, or `MessageError`."""
+    if packet.codec != VOTE_WIRE_ID or packet.rate != part.bits or packet.side:
+        raise MessageError(f"a ballot has integers of {part.bits} bits and nothing else")
+    part.require(packet.code)
+    return packet.code
 
 
 def session_of(order: Message, cohort: list[int]) -> Session:

@@ -14,7 +14,7 @@ from fedwsq.core.errors import MessageError
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.learned import Learned, SumKeys, Work
 from fedwsq.federation.memory import ClientMemory, ClientStore, MemoryLost
-from fedwsq.federation.phases import BALLOTS, TOLD_BYTES, VOTES, Phase, session_of
+from fedwsq.federation.phases import BALLOTS, TOLD_BYTES, Phase, session_of, vote_packet
 from fedwsq.federation.tally import Scales, Tally
 from fedwsq.secure import spoken
 from fedwsq.secure.keys import Keyring, SimulatedKeys
@@ -113,7 +113,7 @@ class Voter:
         *parts, last = tally.vote_wire
         packets = {}
         for name, part, each in zip(self.charter.schema.names, parts, tensors, strict=True):
-            packets[name] = VOTES.packet(part, part.pack(each))
+            packets[name] = vote_packet(part, part.pack(each))
         return {"delta": packets}, {"ballot": last.pack(figures).hex()}
 
     def _masked(

@@ -46,11 +46,21 @@ class Part:
         planes = np.unpackbits(rows, axis=1, count=self.bits, bitorder="little")
         return np.packbits(planes, bitorder="little").tobytes()
 
+    def require(self, data: bytes) -> None:
+        """Refuse bytes that `pack` never gives."""
+        if len(data) != self.length:
+            raise MessageError(
+                f"{self.count} integers of {self.bits} bits take {self.length} bytes, "
+                f"not {len(data)}"
+            )
+        used = self.count * self.bits % 8  # of the last byte
+        if used and data[-1] >> used:
+            raise MessageError("the bits after the last integer must be zero; it is damaged")
+
     def unpack(self, data: bytes) -> Words:
+        self.require(data)
         stream = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")
         used = self.count * self.bits
-        if stream[used:].any():
-            raise MessageError("the bits after the last integer must be zero; it is damaged")
         found = np.packbits(stream[:used].reshape(self.count, self.bits), axis=1, bitorder="little")
         rows = np.zeros((self.count, self.dtype.itemsize), np.uint8)
         rows[:, : found.shape[1]] = found
@@ -103,12 +113,20 @@ def pack(layout: Layout, words: Sequence[Words]) -> bytes:
 
 def unpack(layout: Layout, data: bytes) -> list[Words]:
     """What `pack` packed, or `MessageError`."""
+    codes = split(layout, data)
+    return [part.unpack(code) for part, code in zip(layout, codes, strict=True)]
+
+
+def split(layout: Layout, data: bytes) -> list[bytes]:
+    """The same, still packed."""
     whole = sum(part.length for part in layout)
     if len(data) != whole:
         raise MessageError(f"a ballot of {len(data)} bytes, this one takes {whole}")
-    found: list[Words] = []
+    found: list[bytes] = []
     at = 0
     for part in layout:
-        found.append(part.unpack(data[at : at + part.length]))
+        code = data[at : at + part.length]
+        part.require(code)
+        found.append(code)
         at += part.length
     return found
