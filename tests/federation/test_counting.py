@@ -435,6 +435,44 @@ def test_an_answer_in_words_has_room_for_all_neighbours():
     assert 5000 < HEADER_BYTES + len(json.dumps(said)) + CHECKSUM_BYTES < 6400 < WORDS_BYTES
 
 
+@pytest.mark.parametrize(
+    ("forged", "why"),
+    [
+        ({"pairs": 1, "commitments": 1}, "1 keys and 1 commitments"),
+        ({"commitments": 1}, "2 keys and 1 commitments"),
+        ({"pairs": 3, "commitments": 3}, "3 keys and 3 commitments"),
+        ({"seal": "00" * 32}, "nothing can be agreed with"),
+        ({"pairs": ["00" * 32] * 2}, "nothing can be agreed with"),
+    ],
+)
+def test_keys_that_nobody_can_use_cost_their_client_and_nobody_else(forged, why, tmp_path):
+    """Its neighbours would all refuse to go on, and the round would have no sum."""
+    (tmp_path / "a").mkdir()
+    server = server_of(counting(True), tmp_path / "a")
+    schema = server.charter.schema
+    cheat = next(iter(server.sample(1)))
+    carried = server.transport.dispatch
+
+    def forging(body, orders, deadline=None):
+        for answer in carried(body, orders, deadline):
+            if answer.key.client == cheat and server.transport.phases[-1] == "keys":
+                message = decode(answer.payload, schema)
+                said = json.loads(message.text)
+                for name, what in forged.items():
+                    # A number is how many to show of the keys that there are.
+                    said[name] = (said[name] * 2)[:what] if isinstance(what, int) else what
+                forged_one = replace(message, text=json.dumps(said))
+                answer = Reply(answer.key, encode(forged_one, schema))
+            yield answer
+
+    server.transport.dispatch = forging
+    record = server.step()
+    assert (record.replied, list(record.failures)) == (4, [str(cheat)])
+    assert why in record.failures[str(cheat)]
+    expected, _ = weights(counting(False), tmp_path / "b", gone={"spreads": [cheat]})
+    assert fingerprint(server.params) == expected
+
+
 class Listening:
     """Carries everything, and keeps the first order to train with its broadcast."""
 

@@ -14,6 +14,7 @@ from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.secure.member import Member
 from fedwsq.secure.ring import Part, pack, unpack
 from fedwsq.secure.session import Session, threshold
+from fedwsq.secure.teller import Teller
 
 
 def test_the_sum_is_that_of_the_parts():
@@ -61,6 +62,20 @@ def test_a_large_cohort_has_few_neighbours_each_and_the_same_sum():
     left = [client for client in range(36) if client != 30]
     sums = hall.run({"ballot 0": [1, 20], "keys": [30]})
     assert same(sums[0], hall.plain([c for c in left if c not in (1, 20)], 0))
+
+
+def test_shares_for_who_is_no_neighbour_reach_nobody():
+    """In a large cohort one client would have taken out all those that it has no masks with."""
+    hall = Hall(range(36), ballots=1)
+    cheat = 7
+    near = hall.session.neighbours(cheat)
+    teller = Teller(hall.session)
+    teller.take_keys(hall.each(range(36), lambda member, memory: member.keys(memory)))
+    sent = hall.each(range(36), lambda member, memory: member.shares(memory, teller.keys))
+    sent[cheat] = dict.fromkeys(range(36), sent[cheat][near[0]])
+    routed = teller.route(sent)
+    assert [client for client in range(36) if cheat in routed[client]] == near
+    hall.each(range(36), lambda member, memory: member.receive(memory, routed[member.client]))
 
 
 def test_no_second_set_is_ever_unmasked():

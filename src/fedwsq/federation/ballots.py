@@ -5,9 +5,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from fedwsq.codecs.base import Packet
-from fedwsq.federation.phases import Phase, vote_code
+from fedwsq.core.errors import MessageError
+from fedwsq.federation.phases import BALLOTS, Phase, vote_code
 from fedwsq.federation.tally import Tally
 from fedwsq.secure import spoken
+from fedwsq.secure.keys import SEED_BYTES, Exchange
 from fedwsq.secure.member import PublicKeys, Reveal
 from fedwsq.secure.ring import Layout, Words, split
 from fedwsq.wire import Shared
@@ -106,7 +108,16 @@ class Packed(Mapping[int, list[Words]]):
 
 
 def read_keys(said: Said) -> PublicKeys:
-    return spoken.read_keys(said.words)
+    """Keys that others can go on with: all of them would stop at one that cannot be used."""
+    keys = spoken.read_keys(said.words)
+    if not len(keys.pairs) == len(keys.commitments) == BALLOTS:
+        raise MessageError(
+            f"{len(keys.pairs)} keys and {len(keys.commitments)} commitments, a round has "
+            f"{BALLOTS} ballots and takes one of each for each"
+        )
+    for public in (keys.seal, *keys.pairs):
+        Exchange(bytes(SEED_BYTES), b"trial").agree(public)
+    return keys
 
 
 def read_shares(said: Said) -> dict[int, bytes]:

@@ -35,9 +35,10 @@ class Teller:
         self._go_on(shares, "sent their shares")
         routed: dict[int, dict[int, bytes]] = {client: {} for client in self.active}
         for sender in self.active:
-            for receiver, sealed in shares[sender].items():
-                if receiver in routed:
-                    routed[receiver][sender] = sealed
+            # Whoever else got shares would refuse them, and all that came with them.
+            for receiver in self.session.neighbours(sender):
+                if receiver in routed and receiver in shares[sender]:
+                    routed[receiver][sender] = shares[sender][receiver]
         return routed
 
     def count(
