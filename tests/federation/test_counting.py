@@ -13,7 +13,7 @@ from fedwsq.core.tree import fingerprint
 from fedwsq.federation.hello import encode_hello
 from fedwsq.federation.learned import SumKeys
 from fedwsq.federation.simulation import simulate
-from fedwsq.transports import Reply, Serial
+from fedwsq.transports import Recorder, Reply, Serial
 from fedwsq.wire import Kind, decode, encode, open_message
 from fedwsq.wire.message import CHECKSUM_BYTES, HEADER_BYTES
 from harness import tiny
@@ -471,6 +471,18 @@ def test_keys_that_nobody_can_use_cost_their_client_and_nobody_else(forged, why,
     assert why in record.failures[str(cheat)]
     expected, _ = weights(counting(False), tmp_path / "b", gone={"spreads": [cheat]})
     assert fingerprint(server.params) == expected
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["plain", "masked"])
+def test_a_recorder_keeps_all_that_a_round_is_charged_for(secure, tmp_path):
+    server = server_of(counting(secure), tmp_path)
+    server.transport = Recorder(server.transport, tmp_path / "messages")
+    record = server.step()
+    sizes = {path.stem: path.stat().st_size for path in (tmp_path / "messages").iterdir()}
+    orders = sum(size for name, size in sizes.items() if name.endswith("-order"))
+    assert record.downlink_bytes == orders + 5 * sizes.pop("round-1-spreads-broadcast")
+    assert record.uplink_bytes == sum(s for n, s in sizes.items() if not n.endswith("-order"))
+    assert len(sizes) == 2 * 5 * (8 if secure else 2)
 
 
 class Listening:

@@ -7,9 +7,10 @@ from fedwsq.wire import Kind, Message, Schema, encode
 SCHEMA = Schema({"w": (2,)})
 
 
-def order(client, kind=Kind.ORDER, body=b""):
+def order(client, kind=Kind.ORDER, body=b"", text=""):
     key = Key(0, 7, client)
-    return Order(key, encode(Message(kind, key, bytes(16), rates=(1.0,)), SCHEMA), body)
+    message = Message(kind, key, bytes(16), rates=(1.0,), text=text)
+    return Order(key, encode(message, SCHEMA), body)
 
 
 def serve(body, order):
@@ -46,6 +47,25 @@ def test_evaluation_does_not_take_the_place_of_training(tmp_path):
     assert files(tmp_path)["round-7-broadcast.fwsq"] == b"body"
     assert files(tmp_path)["round-7-evaluate-broadcast.fwsq"] == b"model"
     assert {"round-7-client-1.fwsq", "round-7-evaluate-client-1.fwsq"} <= names
+
+
+def test_no_phase_of_a_round_takes_the_place_of_another_and_what_is_empty_is_no_file(tmp_path):
+    recorder = Recorder(Serial(serve), tmp_path)
+    spreads = order(1, Kind.PHASE, text='{"phase": "spreads"}')
+    first = order(1, Kind.PHASE, text='{"phase": "consent", "ballot": 0}')
+    second = order(1, Kind.PHASE, text='{"phase": "consent", "ballot": 1}')
+    list(recorder.dispatch(b"body", [spreads]))
+    list(recorder.dispatch(b"", [first]))
+    list(recorder.dispatch(b"", [second]))
+    assert files(tmp_path) == {
+        "round-7-spreads-broadcast.fwsq": b"body",
+        "round-7-spreads-client-1-order.fwsq": spreads.head,
+        "round-7-spreads-client-1.fwsq": b"body answered",
+        "round-7-consent-0-client-1-order.fwsq": first.head,
+        "round-7-consent-0-client-1.fwsq": b" answered",
+        "round-7-consent-1-client-1-order.fwsq": second.head,
+        "round-7-consent-1-client-1.fwsq": b" answered",
+    }
 
 
 def test_a_round_in_which_all_sit_out_leaves_no_file(tmp_path):

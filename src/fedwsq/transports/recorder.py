@@ -1,11 +1,12 @@
 """A transport around a transport: keeps every message that passes."""
 
+import json
 from collections.abc import Container, Iterator, Sequence
 from pathlib import Path
 
 from fedwsq.core.files import without_links
 from fedwsq.transports.base import Answer, Order, Reply, Transport
-from fedwsq.wire import Kind, kind_of
+from fedwsq.wire import Kind, decode, kind_of
 
 
 class Recorder:
@@ -28,12 +29,9 @@ class Recorder:
         if self.rounds and orders[0].key.round not in self.rounds:
             yield from self.inner.dispatch(body, orders, deadline)
             return
-        # Clients are also asked to evaluate: those files say so, a round's own do not.
-        kind = kind_of(orders[0].head)
-        of_round = f"round-{orders[0].key.round}"
-        if kind is not Kind.ORDER:
-            of_round += f"-{kind.name.lower()}"
-        self._keep(f"{of_round}-broadcast", body)
+        of_round = f"round-{orders[0].key.round}{_what_for(orders[0].head)}"
+        if body:
+            self._keep(f"{of_round}-broadcast", body)
         for order in orders:
             self._keep(f"{of_round}-client-{order.key.client}-order", order.head)
             if order.body:
@@ -49,3 +47,18 @@ class Recorder:
     def _keep(self, name: str, data: bytes) -> None:
         with open(self.folder / f"{name}.fwsq", "wb", opener=without_links) as file:
             file.write(data)
+
+
+def _what_for(head: bytes) -> str:
+    """Clients are also asked to evaluate, or phase by phase: those files say so, a round's own do
+    not.
+    """
+    kind = kind_of(head)
+    if kind is Kind.ORDER:
+        return ""
+    if kind is not Kind.PHASE:
+        return f"-{kind.name.lower()}"
+    asked = json.loads(decode(head, None).text)
+    # Some phases come once for each ballot.
+    ballot = f"-{asked['ballot']}" if "ballot" in asked else ""
+    return f"-{asked['phase']}{ballot}"
