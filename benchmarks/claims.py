@@ -11,7 +11,9 @@ How runs become an answer stands in `verdicts.py`, with an example. Some claims 
 accuracy (`measured.py`).
 """
 
+import textwrap
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,6 +34,7 @@ ROOT = CLAIMS.parent.parent
 PAGE = "benchmarks/RESULTS.md"
 README = "README.md"
 PICTURE = "docs/curves.png"
+WIDTH = 100  # of the page's own lines
 PARTS = {"claim": "The paper's claims", "question": "Questions of our own"}
 
 
@@ -93,6 +96,8 @@ Written by `python benchmarks/claims.py --write` from {count} runs in
 `benchmarks/evidence`; its help says how a claim is judged. Any run is repeated with `python
 benchmarks/evidence.py repeat NAME data.root=DIR`. Accuracies are smoothed ones in percent,
 intervals are of 95 % over seeds.
+
+{provenance}
 """
 
 
@@ -119,6 +124,20 @@ Smoothed, in percent, of all methods that can be compared: the same data, client
 training and broadcasts. The last column is the mean difference, seed by seed: splits and clients
 of one seed are alike for all methods, and seeds differ more than methods do.
 """
+
+
+def provenance(runs: Sequence[Reading]) -> str:
+    """Where the runs are from, as their manifests say."""
+    rounds = sum(run.rows[-1].round for run in runs)
+    hours = sum(row.seconds for run in runs for row in run.rows) / 3600
+    processors = Counter(run.facts.cpu for run in runs)
+    dirty = sum(run.facts.commit.endswith("-dirty") for run in runs)
+    said = ", ".join(f"{count} on {name}" for name, count in processors.most_common())
+    text = f"{rounds:,} rounds took {hours:.0f} hours of shared machines with two cores: {said}. "
+    text += "Between processors weights differ by rounding."
+    if dirty:
+        text += f" {dirty} runs were made with changes that no commit has; their receipts hold."
+    return "\n".join(textwrap.wrap(text, WIDTH))
 
 
 class Results(NamedTuple):
@@ -154,7 +173,7 @@ def results(asked: Mapping[str, Sequence[Mapping[str, Any]]], runs: Sequence[Rea
             details += f"\n### {name}\n\n> {claim['sentence']}\n> ({claim['where']})\n\n"
             details += f"**{answers[name].said}**\n{answers[name].text}"
 
-    text = INTRODUCTION.format(count=len(runs))
+    text = INTRODUCTION.format(count=len(runs), provenance=provenance(runs))
     text += lean.section(scenes)
     text += GLANCE.format(figure=overview.FIGURE, scatter=scatter(noise))
     text += "\n" + overview.verdicts({name: str(each.said) for name, each in answers.items()})
