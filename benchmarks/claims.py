@@ -136,8 +136,8 @@ def provenance(runs: Sequence[Reading]) -> str:
     text = f"{rounds:,} rounds took {hours:.0f} hours of shared machines with two cores: {said}. "
     text += "Between processors weights differ by rounding."
     if dirty:
-        text += f" {dirty} runs were made with changes that no commit has: whether this version gives "
-        text += "the same, `repeat` says."
+        text += f" {dirty} runs were made with changes that no commit has: `repeat` says whether "
+        text += "this version gives the same."
     return "\n".join(textwrap.wrap(text, WIDTH))
 
 
