@@ -115,11 +115,15 @@ def _not_held(scene: Scene, runs: Mapping[int, Reading]) -> list[str]:
     sent = {seed: sum(map(total_bytes, run.rows)) for seed, run in runs.items()}
     whole = scene.whole()
     times = shown_factor([whole[seed] / sent[seed] for seed in runs])
-    below = shown(estimate([-points for points in scene.above(runs)]))
+    above = scene.above(runs)
+    where = "and ends {} points above"
+    if sum(above) < 0:
+        above = [-points for points in above]
+        where = "but ends {} points below"
     return [
         f"{_span([whole[seed] / 1e6 for seed in runs])}, whole",
         f"{_span([value / 1e6 for value in sent.values()], 2)}, whole",
-        f"{times}, but ends {below} points below",
+        f"{times}, {where.format(shown(estimate(above)))}",
         "",
     ]
 
