@@ -20,7 +20,7 @@ GLANCE = "benchmarks/RESULTS.md#answers-at-a-glance"
 WIDTH = 120  # of the README's lines
 PLAIN = "fedacg + ws"  # our method in float32
 # Rows of the second table, by what `side_name` calls them.
-METHODS = ("fedavg", "fedws", "fedwsq 4 bits", "fedwsq 2 bits", "fedwsq 1 bits")
+METHODS = ("fedavg", "fedws", "fedwsq 4 bits", "fedwsq 1 bits")
 HEAD = (
     "to what FedAvg comes to",
     "FedAvg, MB",
