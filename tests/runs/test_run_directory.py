@@ -18,6 +18,7 @@ from fedwsq.federation.simulation import simulate
 from fedwsq.models import cnn
 from fedwsq.plan import dump_plan, load_plan, plan_digest
 from fedwsq.runs import Run, load_snapshot, run
+from fedwsq.runs.reading import read_run
 from fedwsq.wire import decode
 from fedwsq.wire.message import ENTRY_BYTES
 from harness import rows, timeless, tiny
@@ -231,6 +232,47 @@ def test_a_folder_that_holds_a_run_is_refused_and_left_alone(finished, tmp_path)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "manifest.json",
+        "rounds.jsonl",
+        "checkpoints",
+        "receipt.json",
+        "summary.json",
+        "best.safetensors",
+        "model.safetensors",
+    ],
+)
+def test_whatever_is_left_of_a_run_is_not_overwritten(finished, tmp_path, name):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    there = finished.folder / name
+    shutil.copytree(there, folder / name) if there.is_dir() else shutil.copy(there, folder)
+    with pytest.raises(RunError, match=r"already holds a run, and its config\.toml is missing"):
+        run(tiny(), out=folder, workers=1)
+    assert [path.name for path in folder.iterdir()] == [name]
+
+
+def test_a_run_without_its_config_is_put_in_order_by_putting_it_back(finished, tmp_path):
+    folder = copy_of(finished, tmp_path)
+    config = (folder / "config.toml").rename(tmp_path / "config.toml")
+    before = (folder / "rounds.jsonl").read_bytes()
+    with (
+        pytest.raises(RunError, match=r"cannot go on: its config\.toml is missing; put it back"),
+        Run.resume(folder),
+    ):
+        pass
+    with pytest.raises(RunError, match=r"its config\.toml is missing; put it back"):
+        run(tiny(), out=folder, workers=1)
+    found = read_run(folder)
+    assert (found.state, found.problems) == ("damaged", ("config.toml is missing; put it back",))
+    assert (folder / "rounds.jsonl").read_bytes() == before
+    config.rename(folder / "config.toml")
+    with Run.resume(folder, {"rounds": 4}, workers=1) as again:
+        assert again.go().rounds == 4
+
+
 def test_a_run_that_appears_while_ours_is_being_built_is_not_overwritten(
     finished, tmp_path, monkeypatch
 ):
@@ -252,12 +294,15 @@ def test_a_run_that_appears_while_ours_is_being_built_is_not_overwritten(
 
 def test_a_folder_in_use_by_another_process_is_refused(finished, tmp_path):
     folder = copy_of(finished, tmp_path)
+    begun = tmp_path / "begun"
+    begun.mkdir()
     code = (
-        "import fcntl, sys; f = open(sys.argv[1], 'a'); fcntl.flock(f, fcntl.LOCK_EX); "
+        "import fcntl, sys; files = [open(name, 'a') for name in sys.argv[1:]]; "
+        "[fcntl.flock(f, fcntl.LOCK_EX) for f in files]; "
         "print('held', flush=True); sys.stdin.read()"
     )
     holder = subprocess.Popen(
-        [sys.executable, "-c", code, str(folder / ".lock")],
+        [sys.executable, "-c", code, str(folder / ".lock"), str(begun / ".lock")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -269,12 +314,11 @@ def test_a_folder_in_use_by_another_process_is_refused(finished, tmp_path):
             Run.resume(folder, workers=1),
         ):
             pass
-        (folder / "config.toml").unlink()
         with pytest.raises(RunError, match="in use by another process"):
-            run(tiny(), out=folder, workers=1)
+            run(tiny(), out=begun, workers=1)
     finally:
         holder.communicate("")
-    run(tiny(rounds=1), out=folder, workers=1)  # and free again when its holder is gone
+    run(tiny(rounds=1), out=begun, workers=1)  # and free again when its holder is gone
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path):

@@ -1,5 +1,7 @@
 """A run that was stopped before its first round, or that nobody answered."""
 
+import sys
+
 import pytest
 import torch
 
@@ -21,10 +23,18 @@ def test_a_run_stopped_before_its_first_round_is_resumed(tmp_path):
         assert resumed.go().weights == whole.weights
 
 
-def test_a_start_that_came_to_nothing_is_started_again(tmp_path):
+def test_a_start_that_came_to_nothing_is_started_again(tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    with Run.create(tiny(seed=5), folder, workers=1):
-        (folder / "config.toml").unlink()  # killed just before it was written
+
+    def stop(plan):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        # Just before the config is written.
+        patch.setattr(sys.modules[Run.__module__], "dump_plan", stop)
+        with pytest.raises(KeyboardInterrupt), Run.create(tiny(seed=5), folder, workers=1):
+            pass
+    assert (folder / "manifest.json").exists()
     with (
         pytest.raises(
             RunError, match=r"was stopped before its run began; start it again: fedwsq run --out"
@@ -34,6 +44,43 @@ def test_a_start_that_came_to_nothing_is_started_again(tmp_path):
         pass
     other = run(tiny(), out=tmp_path / "other", workers=1)
     assert run(tiny(), out=folder, workers=1).weights == other.weights
+    assert not (folder / ".starting").exists()
+
+
+def test_a_folder_of_other_things_is_refused_and_an_empty_one_taken(tmp_path, capsys):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    words = ["run", *tiny_words(rounds=1), "--workers", "1", "--out", str(folder)]
+    for name in ("notes.txt", "data"):
+        (folder / name).mkdir()
+    assert main(words) == 2
+    why = f"fedwsq: {folder} is not empty: it holds data and 1 more; choose a new folder\n"
+    assert capsys.readouterr().err == why
+    with pytest.raises(RunError, match="it holds data and 1 more"):
+        run(tiny(), out=folder, workers=1)
+    assert sorted(path.name for path in folder.iterdir()) == ["data", "notes.txt"]
+
+    for name in ("notes.txt", "data"):
+        (folder / name).rmdir()
+    assert main(words) == 0
+
+
+def test_what_an_earlier_start_left_is_in_nobodys_way(tmp_path):
+    for name in (".lock", ".sweep", "error.txt", ".error.txt.tmp"):
+        (tmp_path / name).touch()
+    assert run(tiny(rounds=1), out=tmp_path, workers=1).rounds
+    assert not (tmp_path / "error.txt").exists()
+
+
+@pytest.mark.parametrize("out", ["", " "])
+def test_an_empty_out_is_refused(in_empty_folder, capsys, out):
+    """`--out "$RUNS"` of a variable that is not set."""
+    for verb in ("run", "sweep"):
+        assert main([verb, *tiny_words(rounds=1), "--out", out]) == 2
+        assert capsys.readouterr().err.startswith("fedwsq: out is empty; name a folder")
+    with pytest.raises(ConfigError, match="out is empty; name a folder"):
+        run(tiny(), out=out)
+    assert list(in_empty_folder.iterdir()) == []
 
 
 def test_a_run_that_nobody_answered_has_failed(tmp_path, capsys):

@@ -153,6 +153,27 @@ def test_a_damaged_run_is_not_written_over(finished, tmp_path):
     assert (folder / "manifest.json").read_text() == "{"
 
 
+def test_a_run_that_lost_its_config_is_not_begun_anew(finished, tmp_path):
+    folder = Path(shutil.copytree(finished.folder, tmp_path / "cell"))
+    (folder / "config.toml").unlink()
+    before = (folder / "rounds.jsonl").read_bytes()
+    cells = Sweep(read_grid(tiny_words(rounds=3)).cells(), tmp_path, 1)
+    for retry in (False, True):
+        (place,) = cells.go(Quiet(), retry)
+        assert (place.folder, place.standing) == (folder, "damaged")
+    assert (folder / "rounds.jsonl").read_bytes() == before
+
+
+def test_a_cells_folder_that_holds_other_things_is_left_alone(tmp_path):
+    (tmp_path / "fedavg").mkdir()
+    (tmp_path / "fedavg" / "notes.txt").touch()
+    witness = Quiet()
+    ended = sweep(tmp_path, "method=fedavg,fedwsq").go(witness)
+    assert standings(ended) == {"fedavg": "new", "fedwsq": "finished"}
+    assert "is not empty: it holds notes.txt; choose" in witness.errors["fedavg"]
+    assert not (tmp_path / "fedavg" / "error.txt").exists()
+
+
 def test_a_folder_that_cannot_be_made_says_so(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(RunError, match="cannot create"):

@@ -1,7 +1,7 @@
 """`fedwsq run`: start a run."""
 
 import argparse
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from fedwsq.cli.start import loading, saying
@@ -43,7 +43,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "words", nargs="*", metavar="[CONFIG] KEY=VALUE", help="a config, then overrides"
     )
     parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="the run directory (default: runs/CONFIG-N)"
+        "--out", metavar="DIR", help="the run directory, new or empty (default: runs/CONFIG-N)"
     )
     parser.add_argument(
         "--dry-run",
@@ -102,8 +102,9 @@ def main(args: argparse.Namespace) -> int:
         from fedwsq.plan import load_plan
         from fedwsq.report.trackers import require
         from fedwsq.runs import Run, forecast
-        from fedwsq.runs.directory import free_folder
+        from fedwsq.runs.directory import folder_for, require_named
 
+    require_named(args.out)
     config, overrides = config_and_overrides(args.words)
     with trusting(config, overrides, args.trust):
         plan = load_plan(config, overrides)
@@ -113,18 +114,12 @@ def main(args: argparse.Namespace) -> int:
     for tracker in args.trackers:
         require(tracker)  # is it there? Asked before a directory is made
 
-    folder = args.out or free_folder(Path(config).stem)
-    try:
-        with ExitStack() as stack:
-            with saying(f"loading {plan.data.load.name}, building {plan.model.build.name} ..."):
-                opened = Run.create(plan, folder, processes(args), args.device or "auto")
-                run = stack.enter_context(opened)
-            return follow(run, args.trackers, args.keep_messages, args.debug)
-    finally:
-        if not args.out:
-            with suppress(OSError):  # nothing came of it, so it is empty
-                folder.rmdir()
-                folder.parent.rmdir()
+    with ExitStack() as stack:
+        folder = stack.enter_context(folder_for(args.out, Path(config).stem))
+        with saying(f"loading {plan.data.load.name}, building {plan.model.build.name} ..."):
+            opened = Run.create(plan, folder, processes(args), args.device or "auto")
+            run = stack.enter_context(opened)
+        return follow(run, args.trackers, args.keep_messages, args.debug)
 
 
 def config_and_overrides(words: list[str]) -> tuple[str, list[str]]:

@@ -1,7 +1,6 @@
 """`fedwsq sweep`: every combination of some settings, each in a run directory of its own."""
 
 import argparse
-from pathlib import Path
 
 from fedwsq.cli.start import later
 from fedwsq.cli.trust import add_trust_option
@@ -48,9 +47,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="[CONFIG|GRID] KEY=VALUE,...",
         help="where every cell starts from, then what varies",
     )
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where the runs go (default: runs/NAME-sweep)"
-    )
+    parser.add_argument("--out", metavar="DIR", help="where the runs go (default: runs/NAME-sweep)")
     parser.add_argument(
         "--list", action="store_true", help="say how every cell stands, and run nothing"
     )

@@ -7,15 +7,25 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from fedwsq.core.errors import RunError
+from fedwsq.core.errors import ConfigError, RunError
 from fedwsq.core.files import try_lock, without_links, write_atomically
 from fedwsq.core.text import read_text
 from fedwsq.federation.record import RoundRecord
+from fedwsq.runs.failures import ERROR
 
+CONFIG = "config.toml"
 ROWS = "rounds.jsonl"
 CLASSES = "classes.json"  # their names, where they have some
 MESSAGES = "messages"
 MAX_ROWS_BYTES = 2**30  # some hundred thousand rounds
+LOCK = ".lock"
+CLAIM = ".sweep"  # the lock of whoever works on a cell; a run's own is taken later
+STARTING = ".starting"  # there until the config is: a start that was killed before is no run
+BEGINNING = ("manifest.json", "checkpoints")  # what a start writes before the config
+# Of rounds that were run.
+RESULTS = (ROWS, "receipt.json", "summary.json", "best.safetensors", "model.safetensors")
+# What may be there before a run: locks, why an earlier start failed, a given model's weights.
+BEFORE = (LOCK, CLAIM, ERROR, "start.safetensors")
 
 
 class FolderInUse(RunError):
@@ -23,9 +33,52 @@ class FolderInUse(RunError):
 
 
 def require_free(folder: Path) -> None:
-    if (folder / "config.toml").exists():
+    """Refuse a folder that holds a run, whatever is left of it, or anything of somebody else's."""
+    try:
+        names = set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return  # it will be made, or refused, then
+    if CONFIG in names:
         raise RunError(
             f"{folder} already holds a run; go on with it (fedwsq resume) or choose another --out"
+        )
+    if lacks_config(folder):
+        raise RunError(f"{folder} already holds a run, and {lost_config(folder)}")
+    others = sorted(name for name in names if not _is_before(name))
+    if others and STARTING not in names:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        raise RunError(f"{folder} is not empty: it holds {others[0]}{more}; choose a new folder")
+
+
+def lacks_config(folder: Path) -> bool:
+    """Whether a run has lost its config; a start that came to nothing never had one."""
+    # Asked first: a start that is going on has its config before this is gone.
+    began = (folder / STARTING).exists()
+    if (folder / CONFIG).exists():
+        return False
+    signs = RESULTS if began else (*BEGINNING, *RESULTS)
+    return any((folder / name).exists() for name in signs)
+
+
+def lost_config(folder: Path) -> str:
+    """What is wrong with a run that has no config, and what to do about it."""
+    return (
+        f"its {CONFIG} is missing; put it back to go on with it (fedwsq resume {folder}), or "
+        "choose another --out for a new run"
+    )
+
+
+def _is_before(name: str) -> bool:
+    half_written = name.startswith(".") and name.endswith(".tmp")
+    return name in BEFORE or half_written
+
+
+def require_named(out: str | Path | None) -> None:
+    """Refuse "", what a shell makes of a variable that is not set: it would be where we are."""
+    if out is not None and not str(out).strip():
+        raise ConfigError(
+            "out is empty; name a folder, or give no out for one in runs "
+            "(is a variable of the shell not set?)"
         )
 
 
@@ -45,6 +98,7 @@ def free_folder(name: str) -> Path:
 @contextmanager
 def folder_for(out: str | Path | None, name: str) -> Iterator[Path]:
     """`out`, or a numbered folder of its own, which goes again when nothing came of it."""
+    require_named(out)
     folder = free_folder(name) if out is None else Path(out)
     try:
         yield folder
@@ -63,7 +117,7 @@ def make_folder(folder: Path) -> None:
 
 
 @contextmanager
-def locked(folder: Path, name: str = ".lock") -> Iterator[None]:
+def locked(folder: Path, name: str = LOCK) -> Iterator[None]:
     """Hold the directory: two processes must not write to one run."""
     try:
         file = open(folder / name, "a", opener=without_links)  # noqa: SIM115

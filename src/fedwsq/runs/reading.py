@@ -17,14 +17,14 @@ from fedwsq.core.errors import RunError
 from fedwsq.core.text import open_file, read_text
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan.read import Settings, dotted, parse_toml
-from fedwsq.runs.directory import CLASSES, MAX_ROWS_BYTES, ROWS
+from fedwsq.runs.directory import CLASSES, CONFIG, MAX_ROWS_BYTES, ROWS, lacks_config
 from fedwsq.runs.failures import ERROR
 from fedwsq.runs.summary import Summary
 
 MAX_FILE_BYTES = 2**24  # of a config, a manifest, a summary
 MAX_ROW_BYTES = 2**24
 MAX_ROWS = 1_000_000
-SIGNS = ("config.toml", "manifest.json", ERROR)  # a directory with one of them is a run's
+SIGNS = (CONFIG, "manifest.json", ERROR)  # a directory with one of them is a run's
 
 State: TypeAlias = Literal["finished", "partial", "failed", "damaged"]
 
@@ -166,9 +166,11 @@ def read_run(folder: Path) -> Reading:
     settings: Settings | None = None
     facts: Facts | None = None
     # One that failed before it began has neither; one that was stopped there has no config.
-    if (folder / "config.toml").exists():
-        settings = read("config.toml", parse_toml, _settings)
+    if (folder / CONFIG).exists():
+        settings = read(CONFIG, parse_toml, _settings)
         facts = read("manifest.json", json.loads, _facts)
+    elif lacks_config(folder):
+        problems.append(f"{CONFIG} is missing; put it back")
     summary: Summary | None = None
     if (folder / "summary.json").exists():
         summary = read("summary.json", json.loads, lambda found: checked(Summary, found))

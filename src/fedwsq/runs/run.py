@@ -39,10 +39,14 @@ from fedwsq.runs.backend import (
 from fedwsq.runs.checkpoint import load_snapshot, require_fit, save_snapshot
 from fedwsq.runs.directory import (
     CLASSES,
+    CONFIG,
     MESSAGES,
     ROWS,
+    STARTING,
     append_row,
+    lacks_config,
     locked,
+    lost_config,
     make_folder,
     model_before,
     require_free,
@@ -105,7 +109,7 @@ class Run:
         device: str = "auto",
         backend: BackendFactory = Simulated,
     ) -> Iterator["Run"]:
-        """A new run in `folder`, which must not hold one."""
+        """A new run in `folder`, which must hold neither one nor anything else."""
         plan, machine = settle_on(plan, workers, device)
         require_free(folder)
         run = cls(folder, plan, machine, backend=backend)
@@ -113,6 +117,7 @@ class Run:
         make_folder(folder)
         with locked(folder):
             require_free(folder)  # again: building takes a while, and another may have been quicker
+            write_atomically(folder / STARTING, b"")
             # Of a start that came to nothing.
             shutil.rmtree(folder / "checkpoints", ignore_errors=True)
             manifest = json.dumps(run.manifest(), indent=2)
@@ -122,7 +127,8 @@ class Run:
                 write_atomically(folder / CLASSES, json.dumps(names).encode())
             run._save()
             # Last: from here on it can be resumed.
-            write_atomically(folder / "config.toml", dump_plan(plan).encode())
+            write_atomically(folder / CONFIG, dump_plan(plan).encode())
+            (folder / STARTING).unlink()
             with keeping_reason(folder):
                 yield run
 
@@ -163,7 +169,7 @@ class Run:
             run.digest = plan_digest(plan)
             require_the_same(manifest, here, run.backend)
             require_fit(snapshot, first_snapshot(run.charter))
-            write_atomically(folder / "config.toml", dump_plan(plan).encode())
+            write_atomically(folder / CONFIG, dump_plan(plan).encode())
             run.records, lost_rows = rewind(folder, snapshot.round)
             damage = damage and f"{damage}; going on from round {snapshot.round}"
             warnings = (damage, lost_rows, machine_changes(manifest, run.manifest()))
@@ -331,7 +337,9 @@ def forecast(plan: Plan, workers: int = 0, device: str = "auto") -> tuple[Plan, 
 
 def read_plan(folder: Path, manifest: Manifest) -> Plan:
     """The plan of a run directory, as the run began with it."""
-    path = folder / "config.toml"
+    path = folder / CONFIG
+    if lacks_config(folder):
+        raise RunError(f"{folder} cannot go on: {lost_config(folder)}")
     if not path.exists():
         raise RunError(
             f"{folder} was stopped before its run began; start it again: fedwsq run --out {folder}"

@@ -11,14 +11,12 @@ from fedwsq.core.text import printable
 from fedwsq.federation.record import RoundRecord
 from fedwsq.plan import Plan, load_plan, locate, places
 from fedwsq.plan.grid import Cell
-from fedwsq.runs.directory import FolderInUse, locked, make_folder
+from fedwsq.runs.directory import CLAIM, CONFIG, FolderInUse, locked, make_folder, require_free
 from fedwsq.runs.failures import keeping_reason
 from fedwsq.runs.reading import Reading, is_run, read_run
 from fedwsq.runs.run import Run
 from fedwsq.runs.shared import Shared
 from fedwsq.transports.blame import in_one_line
-
-CLAIM = ".sweep"  # the lock of whoever works on a cell; a run's own is taken later
 
 # `elsewhere`: another process is at it.
 Standing: TypeAlias = Literal["new", "partial", "finished", "failed", "damaged", "elsewhere"]
@@ -135,6 +133,8 @@ class Sweep:
         return ended
 
     def _run(self, place: Place, shared: Shared, witness: Witness) -> None:
+        if place.standing == "new":
+            require_free(place.folder)  # before an error.txt is put into somebody else's
         with keeping_reason(place.folder), self._opened(place, shared) as run:
             witness.on_begin(place, run)
             run.go([witness.on_round], witness.on_client)
@@ -172,7 +172,7 @@ def _free_name(folder: Path, taken: set[Path]) -> Path:
     """The folder of this name, or one with a number behind it if another run has that."""
     number = 1
     free = folder
-    while free in taken or (free / "config.toml").exists():
+    while free in taken or (free / CONFIG).exists():
         number += 1
         free = folder.with_name(f"{folder.name}_{number}")
     return free

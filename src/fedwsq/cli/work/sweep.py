@@ -20,6 +20,7 @@ from fedwsq.federation.record import RoundRecord
 from fedwsq.plan.grid import read_grid
 from fedwsq.plan.read import read_toml, shipped, shipped_configs
 from fedwsq.runs import Run
+from fedwsq.runs.directory import require_named
 from fedwsq.runs.lines import human_bytes, short
 from fedwsq.runs.sweep import Place, Sweep
 
@@ -27,6 +28,7 @@ LINES_A_CELL = 10  # in a file: enough to see that it moves
 
 
 def main(args: argparse.Namespace) -> int:
+    require_named(args.out)
     name, words = config_and_overrides(args.words)
     settings = read_toml(name, {**shipped_configs(), **shipped("grids")}, "grid")
     typed = [value for word in words for value in re.split("[=,]", word)]
@@ -37,7 +39,7 @@ def main(args: argparse.Namespace) -> int:
 def sweep(args: argparse.Namespace) -> int:
     cells = read_grid(args.words).cells()
     name, _ = config_and_overrides(args.words)
-    out = args.out or Path("runs", f"{Path(name).stem}-sweep")
+    out = Path(args.out or f"runs/{Path(name).stem}-sweep")
     found = Sweep(cells, out, args.workers, args.device)
     console = plain_console()
     if args.list:
