@@ -28,6 +28,24 @@ def test_scores_by_hand():
     assert scores.loss == pytest.approx(float((4 * right + 2) / 4))
 
 
+def test_a_metric_is_summed_over_examples_and_nothing_else():
+    """A mean of its own would be divided by the batch once more, a table be counted twice."""
+    y = torch.tensor([0, 1, 1, 0])
+    logits = torch.eye(2)[[0, 1, 0, 0]]  # right, right, wrong, right
+    right = lambda outputs, targets: (outputs.argmax(1) == targets).float()
+    scored = lambda metric: score(nn.Identity(), logits, y, Scoring(2, metric=Metric("m", metric)))
+    assert scored(right).value == scored(lambda *given: right(*given)[:, None]).value == 0.75
+    for wrong in (
+        lambda *given: right(*given).mean(),
+        lambda *given: right(*given).expand(2, 4),
+        lambda *given: right(*given).repeat(4, 1),
+        lambda *given: right(*given)[:2],
+        lambda *given: right(*given).tolist(),
+    ):
+        with pytest.raises(ConfigError, match=r"metric = m gave .* one value an example"):
+            scored(wrong)
+
+
 def test_pieces_add_up():
     x = torch.randn(17, 4)
     y = torch.randint(0, 4, (17,))

@@ -11,7 +11,26 @@ from fedwsq.training.losses import CROSS_ENTROPY, Criterion, OfOutputs
 
 
 class Metric(OfOutputs):
-    """An entry of METRICS: one value an example, [n]; higher is better."""
+    """An entry of METRICS: one value an example, [n] or [n, 1]; higher is better.
+
+    Values are finite for finite outputs. One that is not, as of a model that has diverged, leaves
+    the round without a mean.
+    """
+
+    def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The values, [n]; of another shape, a sum of them would be no sum over examples."""
+        values: object = self(outputs, targets)
+        n = len(targets)
+        if isinstance(values, Tensor) and tuple(values.shape) in ((n,), (n, 1)):
+            return values.reshape(n)
+        found = type(values).__name__
+        if isinstance(values, Tensor):
+            found = f"a tensor of shape {list(values.shape)}"
+        raise ConfigError(
+            f"metric = {self.name} gave {found} for {n} examples; it must give one value an "
+            f"example, a tensor of shape [{n}]: return (outputs.argmax(1) == targets).float(), "
+            "not its mean"
+        )
 
 
 def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -88,7 +107,7 @@ class Scores:
 def score(model: nn.Module, x: Tensor, y: Tensor, scoring: Scoring) -> Scores:
     """Score one batch of prepared input."""
     outputs = model(x).float()
-    values = scoring.metric(outputs, y).double()
+    values = scoring.metric.each(outputs, y).double()
     loss = float(scoring.criterion(outputs, y))
 
     correct = NO_CLASSES

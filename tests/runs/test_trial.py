@@ -48,6 +48,17 @@ class Summed(Flat):
         return super().forward(x).sum(0, keepdim=True)
 
 
+class Lost(Flat):
+    """Scored as if it had diverged."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+
+    def forward(self, x):
+        outputs = super().forward(x)
+        return outputs if self.training else outputs * torch.inf
+
+
 def arrays(path, **changes):
     """Twenty examples of eight features and three classes."""
     made = {
@@ -105,6 +116,80 @@ def test_what_cannot_work_is_said_before_there_is_a_directory(tmp_path, changes,
     with pytest.raises(ConfigError, match=f"(?s){says}"):
         Run.create(plan(path, **settings), tmp_path / "run", workers=1).__enter__()
     assert not (tmp_path / "run").exists()
+
+
+def accuracy_mean(outputs, targets):
+    return (outputs.argmax(1) == targets).float().mean()
+
+
+def two_columns(outputs, targets):
+    return torch.ones(len(targets), 2)
+
+
+def every_pair(outputs, targets):
+    return (outputs.argmax(1, keepdim=True) == targets).float()
+
+
+def a_float(outputs, targets):
+    return 0.5
+
+
+def nowhere(outputs, targets):
+    return torch.full((len(targets),), torch.nan)
+
+
+def only_once(outputs, targets):
+    values = torch.ones(len(targets))
+    values[0] = -torch.inf
+    return values
+
+
+def a_column(outputs, targets):
+    return (outputs.argmax(1) == targets)[:, None]
+
+
+SHAPE = r"it must give one value an example, a tensor of shape \[6\]: return \(outputs\.argmax\(1\)"
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        ("accuracy_mean", rf"gave a tensor of shape \[\] for 6 examples; {SHAPE}"),
+        ("two_columns", rf"gave a tensor of shape \[6, 2\] for 6 examples; {SHAPE}"),
+        ("every_pair", rf"gave a tensor of shape \[6, 6\] for 6 examples; {SHAPE}"),
+        ("a_float", rf"gave float for 6 examples; {SHAPE}"),
+        ("nowhere", "gave nan or infinity for 6 of 6 examples .*; give every example a number"),
+        ("only_once", "gave nan or infinity for 1 of 6 examples .*; give every example a number"),
+    ],
+)
+def test_a_metric_has_one_value_an_example(tmp_path, metric, says):
+    settled = plan(arrays(tmp_path / "own.npz"), metric=f"test_trial:{metric}")
+    with pytest.raises(ConfigError, match=f"metric = test_trial:{metric} {says}"):
+        Run.create(settled, tmp_path / "run", workers=1).__enter__()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_metric_may_give_a_column(tmp_path):
+    path = arrays(tmp_path / "own.npz")
+    found = []
+    for metric in ("accuracy", "test_trial:a_column"):
+        folder = tmp_path / metric.rpartition(":")[2]
+        with Run.create(plan(path, metric=metric, rounds=1), folder, workers=1) as run:
+            run.go()
+        found.append(run.records[0].accuracy)
+    assert found[0] == found[1]
+
+
+def test_a_model_without_finite_outputs_is_not_the_metrics_fault(tmp_path):
+    numbers = {"y_train": np.ones(20, np.float32), "y_test": np.ones(6, np.float32)}
+    settled = plan(
+        arrays(tmp_path / "own.npz", **numbers),
+        model="test_trial:Lost",
+        metric="minus_squared_error",
+        **{"training.criterion": "squared_error"},
+    )
+    with Run.create(settled, tmp_path / "run", workers=1):
+        pass
 
 
 def test_a_trial_leaves_no_trace(tmp_path):

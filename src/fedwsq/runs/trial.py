@@ -1,6 +1,7 @@
 """One batch through everything before there is a run directory: what cannot work is said."""
 
 import copy
+import math
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +10,7 @@ from fedwsq.core.errors import ConfigError, FedwsqError
 from fedwsq.core.threads import one_thread
 from fedwsq.core.types import Key, Params, Vectors
 from fedwsq.data.batches import normalize
-from fedwsq.evaluation import Scoring, score
+from fedwsq.evaluation import Metric, Scoring, score
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.simulation import Simulation
 from fedwsq.models.part import trainable
@@ -121,7 +122,7 @@ def _score(network: nn.Module, simulation: Simulation, device: torch.device) -> 
     scoring = Scoring(simulation.model.format.classes, plan.training.criterion, plan.metric)
     try:
         with autocast(device, plan.training.precision):
-            score(network, x, y, scoring)
+            found = score(network, x, y, scoring)
     except FedwsqError:
         raise
     except Exception as error:
@@ -131,6 +132,21 @@ def _score(network: nn.Module, simulation: Simulation, device: torch.device) -> 
             "minus_squared_error as many targets as outputs; for several labels an example "
             "bring a metric of your own (docs/extending.md)"
         ) from error
+    if not math.isfinite(found.value_sum):
+        with torch.inference_mode(), autocast(device, plan.training.precision):
+            _require_finite(plan.metric, network(x).float(), y)
+
+
+def _require_finite(metric: Metric, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a metric that has no value for an example: no round would have a mean."""
+    if not outputs.isfinite().all():
+        return  # the model's fault, which no metric can help
+    lost = ~metric.each(outputs, targets).isfinite()
+    raise ConfigError(
+        f"metric = {metric.name} gave nan or infinity for {int(lost.sum())} of {len(lost)} "
+        "examples with finite outputs, and a mean with one of them is none; give every example a "
+        "number, such as 0 where there is nothing to measure"
+    )
 
 
 def _code(gradients: Params, charter: Charter) -> None:
