@@ -170,9 +170,9 @@ def test_a_split_of_ones_own_counts_the_clients(tmp_path):
         classes=3,
     )
     out = tmp_path / "run"
-    fedwsq.run(model=Table, data=dataset, split=[range(3), [], [7, 9]], out=out, **DENSE)
+    fedwsq.run(model=Table, data=dataset, split=[range(3), [5], [7, 9]], out=out, **DENSE)
     assert settings(out)["data"]["clients"] == settings(out)["clients_per_round"] == 3
-    assert rows(out)[0]["failures"] == {"1": "UpdateError: client 1 has no examples"}
+    assert rows(out)[0]["failures"] == {}
     split = Split(np.arange(10), np.array([0, 5, 10]))
     fedwsq.run(model=Table, data=dataset, split=split, out=tmp_path / "again", **DENSE)
 
@@ -194,6 +194,8 @@ def test_a_function_may_split(tmp_path):
         ({"split": [[0, 160]]}, "split has index 160, and there are 160 examples"),
         ({"split": [[0, -1]]}, "split: client 0 has index -1, must be 0 or more"),
         ({"split": [[0.5]]}, r"split: client 0 has float64 \[1\], must be a list of whole numbers"),
+        ({"split": [[0, 1], [], [2]]}, "split leaves client 1 without examples; every client"),
+        ({"split": Split(np.arange(9), np.array([0, 9, 9]))}, "leaves client 1 without examples"),
         ({"split": []}, "split is a list of 0; it can be a list with an array of indices"),
         ({"split": HALVES, "clients": 3}, "clients is 3, but split has 2 lists"),
         ({"split": HALVES, "data": (X, Y)}, r"of data=\(x, y\) a part is held out"),

@@ -57,6 +57,11 @@ def as_split(value: object) -> Split:
             f"split is {_kind(value)}; it can be a list with an array of indices for each client, "
             "a function of labels and clients that returns a fedwsq Split, or a name"
         )
+    sizes = split.sizes.tolist()
+    if 0 in sizes:
+        raise ConfigError(
+            f"split leaves client {sizes.index(0)} without examples; every client needs one"
+        )
     if split.repeats:
         raise ConfigError(
             f"split gives {split.repeats} examples out twice; each may have one client at most"
