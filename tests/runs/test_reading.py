@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from fedwsq.core.errors import ConfigError, RunError
+from fedwsq.report.page import Followed
 from fedwsq.runs import Run
 from fedwsq.runs.reading import read_run, read_runs
 from harness import tiny
@@ -135,6 +136,46 @@ def test_a_folder_of_runs_stands_for_them(finished, copy):
     assert [run.name for run in read_runs([copy.parent, copy])] == ["a", "run"]
     with pytest.raises(RunError, match="holds none"):
         read_runs([copy.parent / "other"])
+
+
+def test_runs_are_found_in_folders_of_folders(finished, tmp_path):
+    top = tmp_path / "runs"
+    for place in ("größe/日本/run", "one", "sweep/b", "sweep/a", "sweep/.old", "a/b/c/too-deep"):
+        shutil.copytree(finished.folder, top / place)
+    # In a run: what an analysis has repeated is no run of its own.
+    shutil.copytree(finished.folder, top / "one" / "analysis" / "repeat-1")
+    (top / "sweep" / "back").symlink_to(top)  # would have no end
+    (top / "linked").symlink_to(finished.folder)  # a run by another name
+    found = [run.folder.relative_to(top) for run in read_runs([top])]
+    assert list(map(str, found)) == ["größe/日本/run", "linked", "one", "sweep/a", "sweep/b"]
+    assert [run.name for run in read_runs([top])] == ["run", "linked", "one", "a", "b"]
+
+
+def test_runs_of_one_name_are_called_by_where_they_are(finished, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place in ("first/fedavg", "second/fedavg", "second/fedwsq"):
+        shutil.copytree(finished.folder, tmp_path / "runs" / place)
+    named = lambda *given: [run.name for run in read_runs(map(Path, given))]
+    assert named("runs") == ["first/fedavg", "second/fedavg", "fedwsq"]
+    assert named("runs/first", "runs/second") == [
+        "runs/first/fedavg",
+        "runs/second/fedavg",
+        "fedwsq",
+    ]
+    assert named("runs/first/fedavg", "runs/second") == [
+        "runs/first/fedavg",
+        "fedavg",
+        "fedwsq",
+    ]
+    assert named("runs/second", "runs") == ["fedavg", "fedwsq", "first/fedavg"]
+
+
+def test_a_page_that_follows_runs_finds_and_names_them_as_well(finished, tmp_path):
+    for place in ("first/mine", "second/mine"):
+        shutil.copytree(finished.folder, tmp_path / place)
+    page = Followed([tmp_path]).page().decode()
+    assert "first/mine" in page
+    assert "second/mine" in page
 
 
 def test_the_manifest_may_say_anything(copy):

@@ -6,8 +6,9 @@ from pathlib import Path
 from fedwsq.cli.start import later
 
 EXAMPLES = """\
-RUNS are run directories, or folders that hold some, as a sweep's does. The page is one file that
-needs no network: send it to anybody. Runs that differ in nothing but their seed are one line.
+RUNS are run directories, or folders that hold some, as a sweep's does, three folders down at most.
+The page is one file that needs no network: send it to anybody. Runs that differ in nothing but
+their seed are one line.
 
 examples:
   fedwsq report runs/quickstart-1

@@ -6,8 +6,9 @@ imported. Text comes out as it stands there; whoever shows it has to escape it.
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -25,6 +26,7 @@ MAX_FILE_BYTES = 2**24  # of a config, a manifest, a summary
 MAX_ROW_BYTES = 2**24
 MAX_ROWS = 1_000_000
 SIGNS = (CONFIG, "manifest.json", ERROR)  # a directory with one of them is a run's
+DEPTH = 3  # folders below one that was named: runs/PROJECT/SWEEP/CELL
 
 State: TypeAlias = Literal["finished", "partial", "failed", "damaged"]
 
@@ -63,6 +65,7 @@ class Reading:
     error: str = ""  # why it gave up
     problems: tuple[str, ...] = ()  # what cannot be read, and why
     classes: tuple[str, ...] = ()  # their names, in the order of the labels; empty: unknown
+    title: str = ""  # what it is called where another run has the name of its folder
 
     @cached_property
     def state(self) -> State:
@@ -79,7 +82,7 @@ class Reading:
 
     @property
     def name(self) -> str:
-        return self.folder.absolute().name
+        return self.title or self.folder.absolute().name
 
     @property
     def seed(self) -> int:
@@ -117,8 +120,12 @@ class Reading:
 
 
 def read_runs(paths: Iterable[Path]) -> list[Reading]:
-    """The runs in these directories: a run's own, or one that holds runs, as a sweep's does."""
-    return [read_run(folder) for folder in all_run_folders(paths)]
+    """The runs in these directories: a run's own, or one that holds runs, as a sweep's does.
+
+    Each has a name that no other one has.
+    """
+    given = list(paths)
+    return told_apart([read_run(folder) for folder in all_run_folders(given)], given)
 
 
 def all_run_folders(paths: Iterable[Path]) -> list[Path]:
@@ -131,16 +138,62 @@ def all_run_folders(paths: Iterable[Path]) -> list[Path]:
 
 
 def run_folders(path: Path) -> list[Path]:
-    """`path` itself if it is a run's, else the runs in it, by name."""
+    """`path` itself if it is a run's, else the runs in it and in its folders, by name."""
     if is_run(path):
         return [path]
-    found = sorted(each for each in path.glob("*/") if is_run(each))
+    found = list(_runs_below(path, DEPTH))
     if not found:
         raise RunError(
-            f"{path} is not a run directory and holds none; "
+            f"{path} is not a run directory and holds none, {DEPTH} folders down at most; "
             "name a directory that fedwsq run or fedwsq sweep made"
         )
     return found
+
+
+def _runs_below(folder: Path, depth: int) -> Iterator[Path]:
+    """Never what is in a run, such as the repetitions of an analysis."""
+    for each in _folders_in(folder):
+        if is_run(each):
+            yield each
+        # A link may lead anywhere, back here too.
+        elif depth > 1 and not each.is_symlink():
+            yield from _runs_below(each, depth - 1)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [each.name for each in entries if each.is_dir()]
+    except (FileNotFoundError, NotADirectoryError):  # or gone while somebody follows it
+        return []
+    return [folder / name for name in sorted(names) if not name.startswith(".")]
+
+
+def told_apart(readings: Sequence[Reading], given: Sequence[Path]) -> list[Reading]:
+    """The same; those that would have one name are called by where they are.
+
+    That is their path from what was `given`, or as long a path as it takes.
+    """
+    named = list(readings)
+    for longer in (_from_given, _as_given, _in_full):
+        times = Counter(run.name for run in named)
+        for place, run in enumerate(named):
+            if times[run.name] > 1:
+                named[place] = replace(run, title=longer(run.folder, given))
+    return named
+
+
+def _from_given(folder: Path, given: Sequence[Path]) -> str:
+    above = [path for path in given if path in folder.parents]
+    return str(folder.relative_to(above[0]) if above else folder)
+
+
+def _as_given(folder: Path, given: Sequence[Path]) -> str:
+    return str(folder)
+
+
+def _in_full(folder: Path, given: Sequence[Path]) -> str:
+    return str(folder.absolute())
 
 
 def is_run(folder: Path) -> bool:

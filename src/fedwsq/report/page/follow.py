@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from fedwsq.core.errors import ConfigError
 from fedwsq.report.page.render import render
-from fedwsq.runs.reading import Reading, all_run_folders, read_run
+from fedwsq.runs.reading import Reading, all_run_folders, read_run, told_apart
 
 LOOPBACK = "127.0.0.1"
 Stamp: TypeAlias = tuple[tuple[str, int, int], ...]  # file, size, time of the last change
@@ -36,7 +36,8 @@ class Followed:
             state = _state(stamps)
             if self._page[0] != state:
                 readings = [self._reading(folder, stamp) for folder, stamp in stamps.items()]
-                self._page = (state, render(readings, live=True).encode())
+                named = told_apart(readings, self.paths)
+                self._page = (state, render(named, live=True).encode())
             return self._page[1]
 
     def _stamps(self) -> dict[Path, Stamp]:
