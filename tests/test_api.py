@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,17 @@ def test_importing_does_not_wait_for_torch():
     code = "import sys; import fedwsq; print(fedwsq.__version__, 'torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.split() == [fedwsq.__version__, "False"]
+
+
+def test_a_build_has_the_version_that_the_code_says():
+    root = Path(__file__).parents[1]
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    assert project["version"] == fedwsq.__version__
+    # Of a version that is not out yet, the changes so far.
+    newest = next(x for x in (root / "CHANGELOG.md").read_text().splitlines() if x[:4] == "## [")
+    number, _, unreleased = fedwsq.__version__.partition(".dev")
+    assert newest.startswith(f"## [{number}] - ")
+    assert newest.endswith("unreleased") == bool(unreleased)
 
 
 def test_packages_are_in_reach_of_a_bare_import():
