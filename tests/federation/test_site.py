@@ -1,5 +1,6 @@
 """A client's end of an order: what it refuses, and what it keeps of a broadcast."""
 
+import tempfile
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from fedwsq.core.errors import FedwsqError, MessageError
 from fedwsq.core.types import Key
+from fedwsq.federation.memory import ClientStore
 from fedwsq.federation.simulation import simulate
 from fedwsq.federation.site import Cache, Received
 from fedwsq.transports import Order
@@ -51,6 +53,16 @@ def test_an_order_is_answered_by_a_reply_that_names_it(heard):
     assert reply.agreement == heard.simulation.charter.digest
     assert reply.weight == len(heard.simulation.clients.shard(order.key.client).y)
     assert set(reply.metrics) == {"loss", "steps", "lr_sum", "train_seconds", "codec_seconds"}
+
+
+def test_a_site_that_is_given_a_store_makes_no_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    heard = Heard(algorithm="scaffold")
+    heard.site.store = ClientStore(tmp_path / "given")
+    heard.site.answer(heard.body, heard.order)
+    assert [each.name for each in tmp_path.iterdir()] == ["given"]
+    heard.simulation.site(CPU, tmp_path / "given").answer(heard.body, heard.order)
+    assert [each.name for each in tmp_path.iterdir()] == ["given"]
 
 
 def test_the_same_order_gives_the_same_bytes_but_for_the_seconds(heard):

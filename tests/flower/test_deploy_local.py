@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import psutil
@@ -23,8 +24,9 @@ def command(folder, *words):
     return [*program, "--out", str(folder), *words, *SHORT]
 
 
-def started(folder, *words):
+def started(folder, *words, **settings):
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONUNBUFFERED": "1"}
+    environment |= settings
     return subprocess.Popen(
         command(folder, *words), env=environment, stdout=subprocess.PIPE, text=True
     )
@@ -45,8 +47,11 @@ def left(folder):
 
 def test_it_ends_with_the_weights_of_one_process(tmp_path):
     folder = tmp_path / "many"
-    with started(folder, "--tls", "rounds=2") as many:
-        printed = many.stdout.read()
+    # A path of pytest's would be too long for a socket.
+    with tempfile.TemporaryDirectory() as scratch:
+        with started(folder, "--tls", "rounds=2", TMPDIR=scratch) as many:
+            printed = many.stdout.read()
+        assert list(Path(scratch).iterdir()) == []
     assert many.returncode == 0, printed
     assert printed.count("\nflower-supernode --superlink 127.0.0.1:") == 2
     assert "\nround 2/2: accuracy 0." in printed

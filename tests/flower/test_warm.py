@@ -56,6 +56,12 @@ def nobody_listens(path):
         return line.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
+@pytest.fixture
+def path(tmp_path):
+    """A socket in a folder of its own, as `warm.socket_path` names one."""
+    return tmp_path / "sockets" / "socket"
+
+
 def asked(path, watched, request):
     with warm.connected(path, watched) as line:
         warm.send(line, warm.write_question(RUN, NODE, request))
@@ -63,8 +69,7 @@ def asked(path, watched, request):
 
 
 @pytest.mark.slow
-def test_it_stays_up_and_ends_with_whom_it_watches(hello, tmp_path):
-    path = tmp_path / "socket"
+def test_it_stays_up_and_ends_with_whom_it_watches(hello, path):
     with somebody() as tasks, somebody() as supernode:
         watched = [tasks.pid, supernode.pid]
         first = asked(path, watched, hello)
@@ -87,13 +92,31 @@ def test_it_stays_up_and_ends_with_whom_it_watches(hello, tmp_path):
         supernode.kill()
         wait_until(lambda: gone(again))
         assert not path.exists()
+        assert not path.parent.exists()
 
 
-def test_nobody_to_watch_is_nobody_to_work_for(tmp_path):
+def test_nobody_to_watch_is_nobody_to_work_for(path):
     with somebody() as process:
         number = process.pid
+    path.parent.mkdir()
     with pytest.raises(ProcessLookupError):
-        warm.connected(tmp_path / "socket", [number])
+        warm.connected(path, [number])
+    assert not path.parent.exists()
+
+
+def test_the_last_to_end_removes_the_folder_of_sockets(path, monkeypatch):
+    monkeypatch.setattr(warm, "IDLE_SECONDS", 0.1)
+    path.parent.mkdir(mode=0o700)
+    other = path.with_name("another")
+    other.touch()
+    warm.main(path, [])
+    assert list(path.parent.iterdir()) == [other]
+    other.unlink()
+    warm.main(path, [])
+    assert not path.parent.exists()
+    # Somebody else's end may come between the look and the start.
+    warm.main(path, [])
+    assert not path.parent.exists()
 
 
 def test_the_folder_of_sockets_is_this_users_alone(tmp_path, monkeypatch):
@@ -111,8 +134,7 @@ def test_the_folder_of_sockets_is_this_users_alone(tmp_path, monkeypatch):
         warm.socket_path(here)
 
 
-def test_whoever_asks_is_told_when_it_dies(hello, tmp_path):
-    path = tmp_path / "socket"
+def test_whoever_asks_is_told_when_it_dies(hello, path):
     with somebody() as watched:
         asked(path, [watched.pid], hello)
         process = holder(path)

@@ -88,12 +88,16 @@ class Site:
         self.model = charter.model.network.to(device)
         self.way = way_down(charter.plan.downlink, charter.schema, lambda: charter.start)
         self.scorer = Scorer(charter, device)
-        if store is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
-            store = Path(self._temporary.name)
-        self.store = ClientStore(store, charter.plan.checkpoint_every)
+        if store is not None:
+            self.store = ClientStore(store, charter.plan.checkpoint_every)
         self._training = Cache(2)  # a chain has two broadcasts a round
         self._scoring = Cache(1)
+
+    @cached_property
+    def store(self) -> ClientStore:
+        """Where none was given: not made before it is asked for, since a node sets one by run."""
+        self._temporary = tempfile.TemporaryDirectory(prefix="fedwsq-clients-")
+        return ClientStore(Path(self._temporary.name), self.charter.plan.checkpoint_every)
 
     def answer(self, body: bytes | memoryview, order: Order) -> bytes:
         """Do what an order says, on top of a broadcast, and encode the answer.

@@ -54,11 +54,21 @@ def socket_path(tasks: int) -> Path:
     words = json.dumps([tasks, began, sys.path])
     name = hashlib.blake2b(words.encode(), digest_size=12).hexdigest()
     folder = Path(tempfile.gettempdir(), f"fedwsq-{os.getuid()}")
+    make_private(folder)
+    return folder / name
+
+
+def make_private(folder: Path) -> None:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) != 0o700:
         raise PermissionError(f"{folder} must be a folder of this user alone; remove it")
-    return folder / name
+
+
+def leave(folder: Path) -> None:
+    """Remove the folder of sockets, if this was the last one."""
+    with suppress(OSError):  # it holds another, or is gone
+        folder.rmdir()
 
 
 def status(process: int) -> tuple[int, int]:
@@ -75,13 +85,18 @@ def connected(path: Path, watched: Sequence[int]) -> socket.socket:
         return line
     except (FileNotFoundError, ConnectionRefusedError):
         path.unlink(missing_ok=True)  # of one that was killed
-    process = start(path, watched)
+    try:
+        process = start(path, watched)
+    except ProcessLookupError:  # the SuperNode has ended
+        leave(path.parent)
+        raise
     while True:
         try:
             line.connect(str(path))
             return line
         except (FileNotFoundError, ConnectionRefusedError):
             if process.poll() is not None:
+                leave(path.parent)
                 raise SiteDied(f"it ended with exit status {process.returncode}") from None
             time.sleep(0.02)
 
@@ -109,7 +124,7 @@ def start(path: Path, watched: Sequence[int]) -> "subprocess.Popen[bytes]":
 def main(path: Path, watched: Sequence[int]) -> None:
     line = socket.socket(socket.AF_UNIX)
     threading.Thread(target=end_with, args=(watched, path), daemon=True).start()
-    line.bind(str(path))
+    bind(line, path)
     line.listen()
     line.settimeout(IDLE_SECONDS)
     try:
@@ -121,6 +136,16 @@ def main(path: Path, watched: Sequence[int]) -> None:
         pass
     finally:
         path.unlink(missing_ok=True)
+        leave(path.parent)
+
+
+def bind(line: socket.socket, path: Path) -> None:
+    while True:
+        make_private(path.parent)
+        # Another SuperNode's may be the last one there, and leave at this very moment.
+        with suppress(FileNotFoundError):
+            line.bind(str(path))
+            return
 
 
 def answer(line: socket.socket) -> None:
@@ -137,6 +162,7 @@ def end_with(watched: Sequence[int], path: Path) -> None:
         poll.register(descriptor, select.POLLIN)
     poll.poll()
     path.unlink(missing_ok=True)
+    leave(path.parent)
     os._exit(0)
 
 
