@@ -441,7 +441,7 @@ def test_a_sign_of_one_kind_costs_nothing():
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2e20])
 def test_an_update_that_no_receiver_takes_is_refused(bad):
-    with pytest.raises(UpdateError, match="ecq cannot code an update that is not finite or above"):
+    with pytest.raises(UpdateError, match="ecq cannot code values that are not finite or above"):
         Ecq().encode(torch.tensor([0.0, bad, 1.0]), NONE, 4, seed=0)
 
 

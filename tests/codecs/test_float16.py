@@ -84,7 +84,7 @@ def test_the_ends_of_float32(top):
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2e20])
 def test_an_update_that_no_receiver_takes_is_refused(bad):
     with pytest.raises(
-        UpdateError, match=r"float16 cannot code an update that is not finite or above 1e\+20"
+        UpdateError, match=r"float16 cannot code values that are not finite or above 1e\+20"
     ):
         Float16().encode(torch.tensor([0.0, bad]), NONE, 16, seed=0)
 

@@ -179,7 +179,7 @@ def test_what_is_not_finite_is_refused(bad):
         x = torch.ones(2000)
         x[at] = bad
         for work in (lambda f: f(), in_numpy):
-            with pytest.raises(UpdateError, match="danuq cannot code an update that is not finite"):
+            with pytest.raises(UpdateError, match="danuq cannot code values that are not finite"):
                 work(lambda x=x: Danuq().encode(x, Danuq().init(2000), 4, 0))
 
 

@@ -232,3 +232,16 @@ def test_even_levels_have_the_best_step(bits, step, error):
     gaps = [b - a for a, b in pairwise(even)]
     assert gaps == pytest.approx([step] * len(gaps), abs=1e-4)
     assert normal_error(even) == pytest.approx(error, abs=1e-4)
+
+
+@pytest.mark.parametrize("function", [normal_error, normal_bias, normal_entropy])
+@pytest.mark.parametrize("given", [[], None, ["a"], [math.nan], [0.0, math.inf]])
+def test_what_has_no_levels_cannot_be_measured(function, given):
+    with pytest.raises(ConfigError, match=r"levels are .*, must be a list of finite numbers"):
+        function(given)
+
+
+@pytest.mark.parametrize("ratio", [0, -1.0, math.nan, math.inf])
+def test_a_scale_that_is_none(ratio):
+    with pytest.raises(ConfigError, match=f"scale_ratio is {ratio}, must be above 0 and finite"):
+        normal_error([-1.0, 1.0], ratio)

@@ -370,7 +370,7 @@ def test_what_is_not_finite_is_refused_there_too(codec, bad, device):
     x[13] = bad
     with (
         device() as gpu,
-        pytest.raises(UpdateError, match="cannot code an update that is not finite"),
+        pytest.raises(UpdateError, match="cannot code values that are not finite"),
     ):
         codec.encode(gpu.move(x), codec.init(20), rates_of(codec)[-1], 0)
 

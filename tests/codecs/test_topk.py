@@ -76,7 +76,7 @@ def test_values_are_near_the_input():
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2e20])
 def test_an_update_that_no_receiver_takes_is_refused(bad):
     with pytest.raises(
-        UpdateError, match=r"topk cannot code an update that is not finite or above 1e\+20"
+        UpdateError, match=r"topk cannot code values that are not finite or above 1e\+20"
     ):
         Topk().encode(torch.tensor([0.0, bad]), NONE, 4, seed=0)
 

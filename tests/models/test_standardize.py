@@ -25,6 +25,7 @@ from fedwsq.models import (
     closed_form,
     convolutions,
     init_standardized,
+    replace_batchnorm,
     standardize,
     standardized,
 )
@@ -288,6 +289,24 @@ def test_only_plain_layers_with_a_fan_in_of_three_qualify():
 def test_standardizing_twice_says_so():
     with pytest.raises(ConfigError, match="not standardized yet"):
         standardize(standardize(nn.Conv2d(3, 4, 3)))
+
+
+@pytest.mark.parametrize("function", [standardize, bake, replace_batchnorm])
+def test_what_is_no_model_is_refused(function):
+    name = function.__name__
+    with pytest.raises(ConfigError, match=f"{name} takes a model, .* this is of type NoneType"):
+        function(None)
+    with pytest.raises(ConfigError, match="the class Conv2d; give a model that was made of it"):
+        function(nn.Conv2d)
+
+
+def test_a_choice_is_a_function_and_settings_are_numbers():
+    with pytest.raises(ConfigError, match="select is 'x', must be a function of a layer's name"):
+        standardize(nn.Conv2d(3, 4, 3), select="x")
+    with pytest.raises(ConfigError, match="finite rho above 0, got 'x'"):
+        standardize(nn.Conv2d(3, 4, 3), rho="x")
+    with pytest.raises(ConfigError, match="groups is 'x', must be a whole number"):
+        replace_batchnorm(nn.BatchNorm2d(4), "x")
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, math.nan, math.inf])

@@ -286,6 +286,7 @@ class Mine(Danuq):
         (torch.nn.Linear(2, 2), {}, r"give the model's state_dict\(\)"),
         ({3: normal(4)}, {}, "by name; 3 is not a string"),
         ({"w": normal(4, 4).to_sparse()}, {}, "'w' is sparse; pack its to_dense"),
+        ({"w": torch.empty(4, 4, device="meta")}, {}, "'w' is on the device meta, .* was loaded"),
         ({"w": torch.zeros(4, dtype=torch.complex64)}, {}, "'w': its type is complex64"),
         ({"\ud800": normal(4)}, {}, "its name is not Unicode"),
         ({"w": normal(4).view([1] * 64 + [4])}, {}, "65 dimensions, at most 64"),
@@ -317,6 +318,9 @@ def test_what_is_no_message_and_no_dictionary_is_said():
     for other in (None, "text", 7):
         with pytest.raises(MessageError, match="unpack takes bytes, not "):
             fedwsq.unpack(other)
+    for most in ("x", -1, 1.5, None, True):
+        with pytest.raises(ConfigError, match=f"max_elements is {most!r}, must be a whole number"):
+            fedwsq.unpack(data, max_elements=most)
     for like, text in (
         (torch.nn.Linear(2, 2), "give the model's state_dict"),
         (["w"], "like takes a dictionary of tensors, not list"),
@@ -330,7 +334,8 @@ def test_what_is_no_message_and_no_dictionary_is_said():
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf, 1e21])
 @pytest.mark.parametrize("codec", ["danuq", "float32", "ecq"])
 def test_what_is_not_finite_is_refused_by_name(value, codec):
-    with pytest.raises(UpdateError, match="tensor w: "):
+    # There is no learning rate here.
+    with pytest.raises(UpdateError, match=r"tensor w: .* finite or above 1e\+20; look for what"):
         fedwsq.pack({"v": normal(4, 4), "w": torch.full((4, 4), value)}, codec)
 
 

@@ -49,6 +49,17 @@ def test_a_device_by_its_name(monkeypatch):
             resolve_device(name)
 
 
+def test_a_device_that_is_not_there_is_said_in_one_sentence(monkeypatch):
+    def refuse(size, device):
+        raise NotImplementedError(f"No 'MPS' backend. This could be because {'x' * 9999}")
+
+    monkeypatch.setattr(torch, "empty", refuse)
+    with pytest.raises(ConfigError) as error:
+        resolve_device("mps")
+    expected = "device 'mps' cannot be used here: No 'MPS' backend; auto takes what there is"
+    assert str(error.value) == expected
+
+
 def test_one_worker_is_this_process_and_more_are_a_pool(tmp_path):
     for workers, kind in ((1, Serial), (2, SitePool)):
         opened = Simulated(tiny(), Machine(CPU, workers)).open(tmp_path)

@@ -543,7 +543,7 @@ def test_an_update_that_is_not_finite_names_its_origin(name, value):
     line = line_of(Danuq(scale_init=1e-3))
     vectors = random_vectors()
     vectors["delta"][name].view(-1)[-1] = value
-    with pytest.raises(UpdateError, match=f"client 12, round 3, delta {name}: .* not finite"):
+    with pytest.raises(UpdateError, match=f"^delta {name}: .* not finite .*; lower the"):
         line.send(vectors, line.init(("delta",)), KEY, (4.0,))
 
 

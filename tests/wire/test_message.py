@@ -13,7 +13,7 @@ import pytest
 import torch
 from message_layout import DATA, EXAMPLES, MESSAGE, RUN, SCHEMA, TEXT, build, reseal, same
 
-from fedwsq.core.errors import MessageError
+from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Key
 from fedwsq.wire import Kind, Message, Schema, decode, encode
 from fedwsq.wire.message import (
@@ -457,3 +457,14 @@ def test_without_a_schema_tensors_are_numbered():
 def test_order_bytes_is_the_length_of_an_order(rates):
     order = Message(Kind.ORDER, Key(0, 1, 0), RUN, rates=(2.0,) * rates)
     assert order_bytes(rates) == len(encode(order, SCHEMA)) == 148 + 4 * rates + 16
+
+
+@pytest.mark.parametrize("given", [None, "text", 7])
+def test_what_is_no_bytes_is_no_message(given):
+    with pytest.raises(MessageError, match=f"a message is bytes, not {type(given).__name__}"):
+        decode(given, None)
+
+
+def test_what_is_no_schema_is_refused():
+    with pytest.raises(ConfigError, match="schema is of type int, must be a fedwsq Schema"):
+        decode(bytes(200), 5)

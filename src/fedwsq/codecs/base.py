@@ -238,11 +238,10 @@ def extent_of(values: NDArray[np.float32]) -> Extent:
 
 
 def require_finite(largest: float, codec: str) -> None:
-    """Refuse an update by its largest magnitude."""
+    """Refuse values by their largest magnitude; the way out is for those to say who gave them."""
     if not largest <= MAX_MAGNITUDE:  # NaN fails too
         raise UpdateError(
-            f"{codec} cannot code an update that is not finite or above {MAX_MAGNITUDE:g}; "
-            "lower the learning rate or clip"
+            f"{codec} cannot code values that are not finite or above {MAX_MAGNITUDE:g}"
         )
 
 

@@ -4,11 +4,13 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from reprlib import repr as brief
 from statistics import NormalDist
 from typing import NamedTuple
 
 from fedwsq.codecs.rates import Rates
 from fedwsq.core.errors import ConfigError, did_you_mean
+from fedwsq.core.ranges import ABOVE_0_FINITE, require
 
 # The published FedWSQ code's constants (21 July 2025). Its 4-bit set is not the minimizer of the
 # paper's own cost.
@@ -86,6 +88,8 @@ def normal_error(levels: Sequence[float], scale_ratio: float = 1.0) -> float:
 
     The true std is `scale_ratio` times the scale in use.
     """
+    require(ABOVE_0_FINITE, scale_ratio=scale_ratio)
+    levels = _finite(levels)
     # Dividing x and the levels by the ratio leaves x ~ N(0, 1); E(x - Q)^2 = 1 - 2 E[x Q] + E[Q^2].
     scaled = [level / scale_ratio for level in levels]
     found = zip(scaled, cells(scaled), strict=True)
@@ -116,13 +120,27 @@ def best_scale(levels: tuple[float, ...]) -> float:
 
 def normal_bias(levels: Sequence[float]) -> float:
     """E[Q(x)] for x ~ N(0, 1)."""
+    levels = _finite(levels)
     return math.fsum(q * cell.mass for q, cell in zip(levels, cells(levels), strict=True))
 
 
 def normal_entropy(levels: Sequence[float]) -> float:
     """Bits that an ideal entropy coder would spend on one code of N(0, 1) data."""
-    masses = [cell.mass for cell in cells(levels)]
+    masses = [cell.mass for cell in cells(_finite(levels))]
     return -math.fsum(mass * math.log2(mass) for mass in masses if mass > 0)
+
+
+def _finite(levels: Sequence[float]) -> Sequence[float]:
+    """Levels out of a program, if they are any."""
+    try:
+        known = bool(len(levels)) and all(map(math.isfinite, levels))
+    except TypeError:
+        known = False
+    if not known:
+        raise ConfigError(
+            f"levels are {brief(levels)}, must be a list of finite numbers, one at least"
+        )
+    return levels
 
 
 class Cell(NamedTuple):

@@ -8,6 +8,16 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from fedwsq.core.errors import ConfigError
 
 
+def require_module(model: object, what: str) -> None:
+    """Refuse what is no model; `what` is the function that was called with it."""
+    if isinstance(model, nn.Module):
+        return
+    found = f"of type {type(model).__name__}"
+    if isinstance(model, type):
+        found = f"the class {model.__name__}; give a model that was made of it"
+    raise ConfigError(f"{what} takes a model, an nn.Module, and this is {found}")
+
+
 def check_model(model: nn.Module) -> None:
     """Raise `ConfigError` unless the model's float32 parameters are its whole state."""
     for name, module in model.named_modules():

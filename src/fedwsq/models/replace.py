@@ -6,6 +6,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedwsq.core.errors import ConfigError
+from fedwsq.models.check import require_module
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -21,8 +22,9 @@ def replace_batchnorm(model: M, groups: int = 2) -> M | nn.GroupNorm:
     whatever it was: rho of weight standardization is published for that. The model itself is
     returned; if it is a BatchNorm, it is not changed and its replacement is returned.
     """
-    if groups < 1:
-        raise ConfigError(f"groups is {groups}, must be at least 1")
+    require_module(model, "replace_batchnorm")
+    if not isinstance(groups, int) or groups < 1:
+        raise ConfigError(f"groups is {groups!r}, must be a whole number, at least 1")
     # All of them are made before any is put in, so that a refusal leaves the model as it was.
     norms: dict[nn.Module | None, nn.GroupNorm] = {}
     for name, layer in model.named_modules():

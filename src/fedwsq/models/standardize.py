@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from fedwsq.core.errors import ConfigError
+from fedwsq.models.check import require_module
 from fedwsq.models.closed_form import standardized
 
 M = TypeVar("M", bound=nn.Module)
@@ -138,6 +139,12 @@ def standardize(
     A layer's bias is scaled by rho as well: left as it is, it would outweigh the output in the norm
     that follows, and at rho = 1e-3 networks whose convolutions have biases learned nothing.
     """
+    require_module(model, "standardize")
+    if not callable(select):
+        raise ConfigError(
+            f"select is {select!r}, must be a function of a layer's name and the layer that says "
+            "whether to standardize it"
+        )
     _check(rho, eps)
     changed = change_classes(model, _STANDARDIZED, select)
     for layer in changed:
@@ -167,6 +174,7 @@ def bake(model: M) -> M:
     raw weights are gone. The result's `state_dict()` loads into the unstandardized architecture; of
     a model with scaled standardization, into `drop_norms` of that.
     """
+    require_module(model, "bake")
     for layer in list(model.modules()):
         if isinstance(layer, WSLayer):
             layer.become_plain()
@@ -204,8 +212,14 @@ def _fan_in(layer: nn.Module) -> int:
 
 def _check(rho: float, eps: float) -> None:
     for name, value in (("rho", rho), ("eps", eps)):
-        if not (math.isfinite(value) and value > 0):
-            raise ConfigError(f"weight standardization needs a finite {name} above 0, got {value}")
+        try:
+            known = math.isfinite(value) and value > 0
+        except TypeError:  # no number at all
+            known = False
+        if not known:
+            raise ConfigError(
+                f"weight standardization needs a finite {name} above 0, got {value!r}"
+            )
 
 
 class Standardization(Protocol):

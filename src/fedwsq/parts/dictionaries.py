@@ -14,6 +14,7 @@ from fedwsq.parts.label import FLOATS, Label, Row, check_row
 from fedwsq.parts.parcel import Parcel, least_bytes, open_parcel
 from fedwsq.wire import SELECTS, Link
 from fedwsq.wire.link import Select, everything, weights
+from fedwsq.wire.parse import require_bytes
 
 SMALLEST_CODED = 16  # elements: below, a scale and its code save nothing worth having
 MAX_ELEMENTS = 2**31
@@ -56,7 +57,10 @@ def unpack(
     shapes other than those in it. Without, `data` may stand for 2^22 elements and 160 more for each
     of its bytes: what the sparsest code can mean. More than `max_elements` are never made.
     """
-    _require_bytes(data)
+    require_bytes(data, "unpack takes")
+    # To Python, true is a number too.
+    if type(max_elements) is not int or max_elements < 0:
+        raise ConfigError(f"max_elements is {max_elements!r}, must be a whole number from 0")
     parcel = open_parcel(data)
     label = parcel.label
     if label.span > max_elements:
@@ -161,13 +165,6 @@ def _require_dictionary(value: object, what: str) -> None:
         raise ConfigError(f"{what} takes a dictionary of tensors, not {type(value).__name__}")
 
 
-def _require_bytes(data: object) -> None:
-    try:
-        memoryview(data)  # type: ignore[arg-type]
-    except TypeError:
-        raise MessageError(f"unpack takes bytes, not {type(data).__name__}") from None
-
-
 def _require_tensor(name: object, x: object) -> None:
     if not isinstance(name, str):
         raise ConfigError(f"pack takes tensors by name; {name!r} is not a string")
@@ -175,6 +172,12 @@ def _require_tensor(name: object, x: object) -> None:
         raise ConfigError(f"pack takes tensors; {name!r} is {type(x).__name__}")
     if x.layout != torch.strided:
         raise ConfigError(f"tensor {name!r} is sparse; pack its to_dense()")
+    # A subclass may have its values elsewhere, whatever it says of its device.
+    if x.is_meta and type(x) in (Tensor, nn.Parameter):
+        raise ConfigError(
+            f"tensor {name!r} is on the device meta, where tensors have no values; "
+            "pack it after it was loaded"
+        )
 
 
 def _dtype_name(x: Tensor) -> str:

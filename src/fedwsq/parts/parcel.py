@@ -86,7 +86,9 @@ class Parcel(Line):
             try:
                 packet = item.codec.encode(x, state, item.rate, item.seed(key))
             except UpdateError as error:
-                raise UpdateError(f"tensor {item.name}: {error}") from None
+                raise UpdateError(
+                    f"tensor {item.name}: {error}; look for what made them, or clamp them before"
+                ) from None
             packets[item.name] = packet._replace(codec=item.codec.wire_id)
         return packets
 

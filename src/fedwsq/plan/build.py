@@ -20,7 +20,7 @@ from fedwsq.core.checked import LARGEST
 from fedwsq.core.errors import ConfigError, did_you_mean, nearest
 from fedwsq.core.recipe import Recipe
 from fedwsq.plan.merge import merge
-from fedwsq.plan.read import Settings, parse_overrides, read_config
+from fedwsq.plan.read import Settings, as_overrides, read_config
 from fedwsq.plan.settings import Plan
 from fedwsq.plan.tables import SHORTHANDS, TABLES, find_entry, name_of
 from fedwsq.wire import Link
@@ -45,10 +45,7 @@ def make_plan(settings: Mapping[str, Any], overrides: Overrides = ()) -> Plan:
 
     Unknown keys and wrong values are refused, with the way out.
     """
-    if isinstance(overrides, Mapping):
-        by_key = dict(overrides)
-    else:
-        by_key = parse_overrides(overrides)
+    by_key = as_overrides(overrides)
     try:
         plan: Plan = _build(Plan, merge(settings, by_key), "")
     except RecursionError:
@@ -234,6 +231,11 @@ def _table(value: object, where: str) -> Settings:
         raise ConfigError(
             f"{where} is {value!r}, must be a table such as {where} = {{ name = ... }}"
         )
+    for key in value:
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"{where or 'a plan'} has the key {key!r}, must be the name of a setting"
+            )
     return dict(value)
 
 

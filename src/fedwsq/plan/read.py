@@ -1,10 +1,12 @@
 """What people write: a config file, the name of a shipped one, `key=value` on a command line."""
 
+import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
+from reprlib import repr as brief
 from typing import Any, TypeAlias
 
 from fedwsq.core.errors import ConfigError, did_you_mean
@@ -42,7 +44,7 @@ def read_config(config: str | Path) -> Settings:
 
 def read_toml(name: str | Path, known: Mapping[str, Path], kind: str) -> Settings:
     """What is in a file, or in one of the `known` by name; `kind` is what errors call it."""
-    path = known.get(str(name), Path(name))
+    path = known.get(str(name), as_path(name, kind))
     try:
         return parse_toml(read_text(path, MAX_BYTES))
     except FileNotFoundError:
@@ -52,6 +54,13 @@ def read_toml(name: str | Path, known: Mapping[str, Path], kind: str) -> Setting
         raise ConfigError(f"{path} is not valid TOML: {error}") from None
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read {kind} {path}: {error}") from None
+
+
+def as_path(value: object, what: str) -> Path:
+    """A path out of a program, where anything may have been given for one."""
+    if not isinstance(value, str | os.PathLike):
+        raise ConfigError(f"{what} is {brief(value)}, must be a path: a string or a Path")
+    return Path(value)
 
 
 def parse_toml(text: str) -> Settings:
@@ -88,6 +97,30 @@ def code_named(settings: object) -> list[str]:
         return [settings] if CODE.fullmatch(settings) else []
     found = [name for each in _inner(settings) for name in code_named(each)]
     return list(dict.fromkeys(found))
+
+
+def as_overrides(given: object) -> Settings:
+    """Overrides by dotted key, of a mapping or of `key=value` words."""
+    if isinstance(given, str):
+        raise ConfigError(f"overrides are {given!r}, must be a list of such words: [{given!r}]")
+    if isinstance(given, Mapping):
+        for key in given:
+            _require_word(key, "the key of an override", "uplink.bits")
+        return dict(given)
+    if not isinstance(given, Iterable):
+        raise ConfigError(
+            f"overrides are {brief(given)}, must be a dictionary such as {{'rounds': 20}}, or a "
+            "list such as ['rounds=20']"
+        )
+    words = list(given)
+    for word in words:
+        _require_word(word, "an override", "rounds=20")
+    return parse_overrides(words)
+
+
+def _require_word(word: object, what: str, example: str) -> None:
+    if not isinstance(word, str):
+        raise ConfigError(f"{what} is {brief(word)}, must be a string such as {example!r}")
 
 
 def parse_overrides(words: Iterable[str]) -> Settings:

@@ -97,16 +97,21 @@ class Simulated:
         return SitePool(self.charter.plan, self.machine.workers, self.machine.device, store)
 
 
-def resolve_device(device: str) -> torch.device:
+def resolve_device(device: str | torch.device) -> torch.device:
     """`auto` is the GPU where there is one."""
+    if not isinstance(device, str | torch.device):
+        raise ConfigError(f"device is {device!r}, must be a name: auto, cpu, cuda, cuda:1, mps")
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
         torch.empty(0, device=chosen)
     except (RuntimeError, AssertionError) as error:
-        why = str(error).splitlines()[0]
-        raise ConfigError(f"device {device!r} cannot be used here: {why}") from None
+        # For a device that this build does not have, PyTorch goes on for thousands of characters.
+        why = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+        raise ConfigError(
+            f"device '{device}' cannot be used here: {why}; auto takes what there is"
+        ) from None
     return chosen
 
 

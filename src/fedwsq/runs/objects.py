@@ -88,6 +88,8 @@ class Objects:
         if isinstance(value, Mapping) and key.endswith(".name"):
             self.settings[key.removesuffix(".name")] = value
             return
+        if key == "data.partition" and isinstance(value, Mapping):
+            _require_named(value)
         if key not in KINDS or isinstance(value, PLAIN):
             self.settings[key] = value
             return
@@ -245,6 +247,16 @@ def _require_known_examples(given: Mapping[str, object]) -> None:
             "split names training examples, and data.validation holds some of them out; "
             "hold them out before, as x_test and y_test"
         )
+
+
+def _require_named(split: Mapping[Any, object]) -> None:
+    """A table is a split by name with its settings; one of clients and indices is none."""
+    for key in split:
+        if not isinstance(key, str):
+            raise ConfigError(
+                f"split is a dictionary with the key {key!r}; give the indices of every client as "
+                "a list of lists, in the order of the clients: list(split.values())"
+            )
 
 
 def _draw_anew(network: nn.Module) -> None:

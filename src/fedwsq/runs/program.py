@@ -8,7 +8,8 @@ from pathlib import Path
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.files import save_tensors
 from fedwsq.federation.record import RoundRecord
-from fedwsq.plan import PLACES, Overrides, Plan, make_plan, parse_overrides, read_config
+from fedwsq.plan import PLACES, Overrides, Plan, make_plan, read_config
+from fedwsq.plan.read import as_overrides, as_path
 from fedwsq.plan.settings import DataPlan, ModelPlan
 from fedwsq.runs import here
 from fedwsq.runs.directory import folder_for, make_folder, require_free
@@ -54,13 +55,15 @@ def run(
     """
     listeners = as_listeners(on_round)
     # A debugger, and whoever reads a traceback, wants one process.
-    call = Call(Objects(by_key(overrides, settings)), 1 if debug else workers, device)
+    processes = as_workers(workers)
+    call = Call(Objects(by_key(overrides, settings)), 1 if debug else processes, device)
     if resume is not None:
         if config != "quickstart" or out is not None:
             raise ConfigError(f"resume = {resume} goes on with its own config, in its own folder")
-        opening = call.resume(Path(resume))
+        opening = call.resume(as_path(resume, "resume"))
     else:
-        opening = call.create(config, out)
+        folder = None if out is None else as_path(out, "out")
+        opening = call.create(config, folder)
     with opening as opened:
         return follow(opened, call.notes(opened), listeners, progress, debug)
 
@@ -76,9 +79,19 @@ def as_listeners(on_round: object) -> list[Listener]:
     return list(several)
 
 
+def as_workers(workers: object) -> int:
+    """How many processes were asked for; also where objects keep a run in this one."""
+    # To Python, true is a number too.
+    if type(workers) is not int or workers < 0:
+        raise ConfigError(
+            f"workers is {workers!r}, must be a whole number, at least 1 (0: as many as cores)"
+        )
+    return workers
+
+
 def by_key(overrides: Overrides, settings: Mapping[str, object]) -> dict[str, object]:
     """All settings of a call by dotted key; a keyword wins over an override."""
-    given = dict(overrides) if isinstance(overrides, Mapping) else parse_overrides(overrides)
+    given = as_overrides(overrides)
     keywords: dict[str, str] = {}
     for keyword, value in settings.items():
         key = setting(keyword)
@@ -104,13 +117,13 @@ class Call:
         return 1 if self.objects.held else self.workers
 
     @contextmanager
-    def create(self, config: Plan | str | Path, out: str | Path | None) -> Iterator[Run]:
+    def create(self, config: Plan | str | Path, out: Path | None) -> Iterator[Run]:
         if isinstance(config, Plan) and self.objects.settings:
             raise ConfigError(
                 "overrides are for a config; a plan is changed with dataclasses.replace before it "
                 "is run"
             )
-        name = "plan" if isinstance(config, Plan) else Path(config).stem
+        name = "plan" if isinstance(config, Plan) else as_path(config, "config").stem
         with (
             here.holding(self.objects.held),
             folder_for(out, name) as folder,

@@ -286,9 +286,11 @@ class Line:
             try:
                 packet = item.codec.encode(x, state, item.rate, seed)
             except UpdateError as error:
-                who = "the server" if key.client == EVERYONE else f"client {key.client}"
-                where = f"{who}, round {key.round}, {item.vector} {item.name}"
-                raise UpdateError(f"{where}: {error}") from None
+                # Which client and which round it was, is said by whoever hears of it.
+                where = f"{item.vector} {item.name}"
+                if key.client == EVERYONE:
+                    where = f"the server, round {key.round}, {where}"
+                raise UpdateError(f"{where}: {error}; lower the learning rate or clip") from None
             packets[item.vector][item.name] = packet._replace(codec=item.codec.wire_id)
 
             energy += energy_of(x)

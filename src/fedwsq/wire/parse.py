@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedwsq.codecs.base import MAX_MAGNITUDE, Packet
-from fedwsq.core.errors import MessageError
+from fedwsq.core.errors import ConfigError, MessageError
 from fedwsq.core.types import Key, Rate
 from fedwsq.wire.message import (
     CHECKSUM_BYTES,
@@ -160,6 +160,11 @@ def decode(
     Without a schema the structure is checked and tensors are named by position: `fedwsq inspect`,
     and a hello, which is there to say in what the two ends differ.
     """
+    if not isinstance(schema, Schema | None):
+        raise ConfigError(
+            f"schema is of type {type(schema).__name__}, must be a fedwsq Schema, or None to look "
+            "at the structure alone"
+        )
     opened = data if isinstance(data, Opened) else open_message(data)
     header = opened.header
     _require_expected(opened, schema, kind, run)
@@ -196,6 +201,7 @@ def decode(
 
 def open_message(data: bytes | memoryview) -> Opened:
     """Check magic, version, length and checksum, and unpack the header."""
+    require_bytes(data, "a message is")
     least = HEADER_BYTES + CHECKSUM_BYTES
     # Older versions had shorter headers: say so before anything is read at an offset.
     if len(data) >= 6 and bytes(data[:4]) == MAGIC:
@@ -221,6 +227,13 @@ def open_message(data: bytes | memoryview) -> Opened:
     if header.reserved:
         raise MessageError(f"reserved byte is {header.reserved}, must be 0")
     return Opened(data, header)
+
+
+def require_bytes(data: object, where: str) -> None:
+    try:
+        memoryview(data)  # type: ignore[arg-type]
+    except TypeError:
+        raise MessageError(f"{where} bytes, not {type(data).__name__}") from None
 
 
 def _require_expected(
