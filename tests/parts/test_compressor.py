@@ -1,6 +1,7 @@
 """A sender with a memory, and receivers with none."""
 
 import io
+import re
 
 import pytest
 import torch
@@ -136,9 +137,10 @@ def test_a_checkpoint_goes_on_with_the_same_bytes(codec):
     [
         None,
         {},
-        {"messages": 1, "residuals": {}},
-        {"messages": "1", "residuals": {}, "scales": {}},
-        {"messages": 1, "residuals": {"w": 3}, "scales": {}},
+        {"settings": {}, "messages": 1, "residuals": {}},
+        {"settings": {}, "messages": "1", "residuals": {}, "scales": {}},
+        {"settings": {}, "messages": 1, "residuals": {"w": 3}, "scales": {}},
+        {"settings": 3, "messages": 1, "residuals": {}, "scales": {}},
     ],
 )
 def test_what_is_no_state_of_a_compressor_is_not_loaded(state):
@@ -146,6 +148,24 @@ def test_what_is_no_state_of_a_compressor_is_not_loaded(state):
     with pytest.raises(ConfigError, match="not what state_dict"):
         compressor.load_state_dict(state)
     assert compressor.state_dict()["messages"] == 0
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"codec": "sign"}, "whose codec is 'sign', and of this one it is 'danuq'; make"),
+        ({"codec": Danuq(momentum=0.5)}, "whose codec.momentum is 0.5, and of this one it is 0.1"),
+        ({"bits": 4}, "whose bits is 4, and of this one it is 1; make it with the same settings"),
+        ({"error_feedback": False}, "whose error_feedback is False, and of this one it is True"),
+        ({"select": "weights"}, "whose select is 'weights', and of this one it is 'all'"),
+        ({"seed": 3}, "whose seed is 3, and of this one it is 0"),
+    ],
+)
+def test_the_state_of_another_compressor_is_refused(other, why):
+    state = fedwsq.Compressor(**{"codec": "danuq", "bits": 1, **other}).state_dict()
+    compressor = fedwsq.Compressor("danuq", bits=1)
+    with pytest.raises(ConfigError, match=re.escape(why)):
+        compressor.load_state_dict(state)
 
 
 def test_what_is_refused_leaves_the_memory_as_it_was():

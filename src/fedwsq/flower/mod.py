@@ -96,7 +96,8 @@ def _compressed(name: str, update: Params, wish: Wish, context: Context) -> byte
     compressor = Compressor(wish.link.codec, bits, wish.link.error_feedback, None, seed)
     memory = _recalled(context.state, name, update)
     if memory is not None:
-        compressor.load_state_dict(memory)
+        # The server may ask for other bits than before: what was lost is of use to any code.
+        compressor.load_state_dict({**memory, "settings": compressor.settings})
     data = compressor.compress(update)
     _remember(context.state, name, compressor.state_dict())
     return data
@@ -114,7 +115,7 @@ def _recalled(state: RecordDict, name: str, update: Params) -> CompressorState |
     if not isinstance(messages, int):
         raise MessageError(f"{WISH} {name} in the node's state counts {messages!r} messages")
     # No scales: updates shrink as training goes on, and an average of earlier ones is too large.
-    return CompressorState(messages=messages, residuals=kept, scales={})
+    return CompressorState(settings={}, messages=messages, residuals=kept, scales={})
 
 
 def _remember(state: RecordDict, name: str, memory: CompressorState) -> None:

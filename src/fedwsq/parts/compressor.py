@@ -1,7 +1,7 @@
 """For those who send again and again: what one code lost goes into the next."""
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from fedwsq.codecs import Codec, Packet
 from fedwsq.core.errors import ConfigError
 from fedwsq.core.types import Params, Rate
 from fedwsq.parts.dictionaries import make_key, make_label, make_link, unpack
+from fedwsq.parts.label import codec_settings
 from fedwsq.parts.parcel import VECTOR, Parcel
 from fedwsq.wire.link import Select
 
@@ -17,6 +18,7 @@ from fedwsq.wire.link import Select
 class CompressorState(TypedDict):
     """What a compressor remembers: for `torch.save`, which can load it with `weights_only`."""
 
+    settings: dict[str, Any]  # of the compressor: with others it would go on otherwise
     messages: int
     residuals: Params
     scales: Params
@@ -79,15 +81,37 @@ class Compressor:
 
     def state_dict(self) -> CompressorState:
         return CompressorState(
-            messages=self._messages, residuals=dict(self._residuals), scales=dict(self._scales)
+            settings=self.settings,
+            messages=self._messages,
+            residuals=dict(self._residuals),
+            scales=dict(self._scales),
         )
 
     def load_state_dict(self, state: CompressorState) -> None:
-        """Go on from where `state_dict` was taken; `ConfigError` for what it never gave."""
+        """Go on from where `state_dict` was taken, with the same bytes.
+
+        `ConfigError` for what it never gave, and for the state of a compressor with other settings.
+        """
         require_state(state)
+        require_same(state["settings"], self.settings)
         self._messages = state["messages"]
         self._residuals = dict(state["residuals"])
         self._scales = dict(state["scales"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All that decides about the next message besides what is remembered."""
+        (bits,) = self.link.bits.grants
+        codec = codec_settings(self.link)
+        name = codec.pop("name")
+        return {
+            "codec": name,
+            **{f"codec.{key}": value for key, value in codec.items()},
+            "bits": bits,
+            "error_feedback": self.link.error_feedback,
+            "select": self.select,
+            "seed": self.seed,
+        }
 
     def _with_residual(self, name: str, x: Tensor) -> Tensor:
         lost = self._residuals.get(name)
@@ -120,8 +144,24 @@ class Compressor:
 
 def require_state(state: object) -> None:
     match state:
-        case {"messages": int(sent), "residuals": dict(residuals), "scales": dict(scales)}:
+        case {
+            "settings": dict(),
+            "messages": int(sent),
+            "residuals": dict(residuals),
+            "scales": dict(scales),
+        }:
             tensors = [*residuals.values(), *scales.values()]
             if sent >= 0 and all(isinstance(x, Tensor) for x in tensors):
                 return
     raise ConfigError("this is not what state_dict() of a Compressor gave")
+
+
+def require_same(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Refuse the state of a compressor that was made otherwise, by the first that differs."""
+    for name, value in ours.items():
+        before = theirs.get(name)
+        if before != value:
+            raise ConfigError(
+                f"the state is of a Compressor whose {name} is {before!r}, and of this one it is "
+                f"{value!r}; make it with the same settings, or start anew without a state"
+            )

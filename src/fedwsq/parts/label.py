@@ -68,12 +68,18 @@ class Label:
 
 def write_label(label: Label) -> str:
     link = label.link
-    plan = replace(Plan(), uplink=Uplink(link.codec, link.bits, link.select))
-    codec = plan_settings(plan)[PLACE]["codec"]
+    codec = codec_settings(link)
     require_own(codec)
     (bits,) = link.bits.grants
     said = {"codec": codec, "bits": bits, "tensors": label.rows}
     return json.dumps(said, separators=(",", ":"))
+
+
+def codec_settings(link: Link) -> dict[str, Any]:
+    """The codec as a plan's TOML names it: with all that it can be told."""
+    plan = replace(Plan(), uplink=Uplink(link.codec, link.bits, link.select))
+    settings: dict[str, Any] = plan_settings(plan)[PLACE]["codec"]
+    return settings
 
 
 def read_label(text: str) -> Label:
