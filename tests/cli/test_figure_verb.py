@@ -122,9 +122,9 @@ def test_bits_join_the_widths_of_one_method(runs):
 
 
 def test_levels_lie_over_updates_that_were_sent(in_empty_folder, capsys):
-    plan = tiny(rounds=1, method="fedws")
+    plan = tiny(rounds=1, method="fedws", **{"record.rounds": [1]})
     with Run.create(plan, in_empty_folder / "kept", workers=1) as run:
-        run.go(keep_messages=True)
+        run.go()
     assert main(["figure", "levels", "kept", "--codecs", "ecq", "--out", "out.png"]) == 2
     assert "ecq has no fixed levels" in capsys.readouterr().err
     assert main(["figure", "levels", "kept", "--out", "out.png"]) == 0
@@ -159,7 +159,7 @@ def test_levels_are_drawn_where_they_are():
         (["curves", "nowhere", "--out", "x.png"], "nowhere is not a run directory"),
         (["curves", "RUNS", "--out", "x.pigment"], "pigment"),
         (["curves", "RUNS", "--out", "no/x.png"], "there is no folder no"),
-        (["levels", "RUNS/fedavg-0", "--out", "x.png"], "--keep-messages"),
+        (["levels", "RUNS/fedavg-0", "--out", "x.png"], "record.rounds=[1], or with --keep"),
         (["levels", "RUNS/fedavg-0", "RUNS/fedavg-1", "--out", "x.png"], "of one run"),
         (["split", "nowhere", "--out", "x.png"], "nowhere"),
     ],

@@ -95,5 +95,5 @@ def test_a_split_that_is_none_is_said():
     from fedwsq.federation.simulation import simulate
 
     plan = make_plan({"data": {"partition": "user_code:no_split"}})
-    with pytest.raises(ConfigError, match="gave list, not a fedwsq Split"):
+    with pytest.raises(ConfigError, match="gave 1 lists of indices"):
         simulate(plan)

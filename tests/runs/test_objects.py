@@ -182,6 +182,33 @@ def test_a_function_may_split(tmp_path):
     assert settings(tmp_path / "run")["data"]["partition"]["name"] == "user_code:first_is_empty"
 
 
+def test_a_function_may_split_into_lists(tmp_path):
+    """To the same weights as the lists themselves."""
+
+    def by_turns(labels, clients, seed):
+        return [range(client, len(labels), clients) for client in range(clients)]
+
+    def too_few(labels, clients):
+        return [[0, 1]]
+
+    def beyond(labels, clients):
+        return [[10**6 + client] for client in range(clients)]
+
+    few = {"model": Table, "data": ARRAYS, "clients_per_round": 2, **DENSE}
+    lists = [list(range(client, 160, 4)) for client in range(4)]
+    given = fedwsq.run(split=lists, out=tmp_path / "a", **few)
+    made = fedwsq.run(split=by_turns, clients=4, out=tmp_path / "b", **few)
+    assert made.weights == given.weights
+    for split, why in (
+        (too_few, "gave 1 lists of indices, and data.clients is 4; it takes one for each client"),
+        (beyond, "has index 1000003, and there are 160 examples"),
+        (lambda labels: 7, "gave int, not a fedwsq Split or a list with the indices of each"),
+        (lambda labels: [], "gave list, not a fedwsq Split or a list with the indices of each"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            fedwsq.run(split=split, clients=4, out=tmp_path / "c", **few)
+
+
 @pytest.mark.parametrize(
     ("given", "why"),
     [
@@ -200,6 +227,20 @@ def test_a_function_may_split(tmp_path):
         ({"split": HALVES, "clients": 3}, "clients is 3, but split has 2 lists"),
         ({"split": HALVES, "data": (X, Y)}, r"of data=\(x, y\) a part is held out"),
         ({"split": HALVES, "data_validation": 0.1}, "data.validation holds some of them out"),
+        ({"split": {0: [1, 2], 1: [3]}}, r"split is a dictionary with .* list\(split.values\(\)\)"),
+        ({"workers": -1}, "workers is -1, must be a whole number, at least 1"),
+        ({"workers": "a"}, "workers is 'a', must be a whole number"),
+        ({"workers": 1.5}, "workers is 1.5, must be a whole number"),
+        ({"workers": True}, "workers is True, must be a whole number"),
+        ({"device": 1.5}, "device is 1.5, must be a name"),
+        ({"out": 5}, "out is 5, must be a path"),
+        ({"config": 5}, "config is 5, must be a path"),
+        ({"resume": 5}, "resume is 5, must be a path"),
+        ({"overrides": [1]}, "an override is 1, must be a string such as 'rounds=20'"),
+        ({"overrides": 5}, r"overrides are 5, must be a dictionary .* \['rounds=20'\]"),
+        ({"overrides": "rounds=1"}, r"must be a list of such words: \['rounds=1'\]"),
+        ({"overrides": {1: 2}}, "the key of an override is 1, must be a string"),
+        ({"overrides": {"uplink": {1: 2}}}, "uplink has the key 1, must be the name of a setting"),
         ({"model": 7}, "model.name is 7, must be a string|model is 7"),
         ({"metric": object()}, "metric is of type object, must be a function"),
         ({"algorithm": Table}, "algorithm is of type Table, which is not a dataclass"),

@@ -15,7 +15,7 @@ curves   accuracy against bytes, rounds or simulated time; runs on other data, s
          models get a panel of their own, seeds become a band
 bits     smoothed accuracy against bits a parameter, with 95 % intervals over seeds
 levels   where codecs have their levels, over the histogram of real updates; of one run that sent
-         float32 and kept its messages
+         float32 and kept its messages, with record.rounds=[1, 10] or --keep-messages
 split    who holds what, clients by classes; of one run, or of a config and KEY=VALUE as for
          `fedwsq run`
 
@@ -23,7 +23,7 @@ examples:
   fedwsq figure curves runs/mine-sweep --out curves.pdf
   fedwsq figure curves runs/mine-sweep --against rounds --smoothed --out convergence.svg
   fedwsq figure bits runs/mine-sweep --out bits.png
-  fedwsq run method=fedws rounds=1 --keep-messages --out runs/kept
+  fedwsq run method=fedws record.rounds=[1] --out runs/kept
   fedwsq figure levels runs/kept --bits 4 --out levels.pdf
   fedwsq figure split cifar10 data.partition.alpha=0.05 --out split.svg
 """

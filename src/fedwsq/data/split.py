@@ -1,5 +1,6 @@
 """The examples of every client, and how skewed they are."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -83,3 +84,22 @@ class Split:
             largest=shares.amax(dim=1),
             effective=entropy.exp(),
         )
+
+
+def split_of(clients: Sequence[object]) -> Split:
+    """A split of a list with the indices of every client."""
+    parts = [_indices(each, client) for client, each in enumerate(clients)]
+    return Split(np.concatenate(parts), offsets([len(part) for part in parts]))
+
+
+def _indices(value: object, client: int) -> Ints:
+    found = np.asarray(value)
+    whole = found.dtype.kind in "iu" or not found.size
+    if found.ndim != 1 or not whole:
+        raise ConfigError(
+            f"split: client {client} has {found.dtype} {list(found.shape)}, "
+            "must be a list of whole numbers, the indices of its training examples"
+        )
+    if found.size and found.min() < 0:
+        raise ConfigError(f"split: client {client} has index {found.min()}, must be 0 or more")
+    return found.astype(np.int64)

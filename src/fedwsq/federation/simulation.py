@@ -15,6 +15,8 @@ from torch import Tensor
 from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.data import Dataset, Split
 from fedwsq.data.partition import hold_back, hold_out
+from fedwsq.data.split import split_of
+from fedwsq.data.split_files import check_range
 from fedwsq.federation.charter import Charter
 from fedwsq.federation.evaluator import SharedEvaluator
 from fedwsq.federation.learned import NO_KEYS, SumKeys
@@ -103,16 +105,35 @@ def load_data(plan: Plan, load: Loader | None = None) -> tuple[Dataset, Tensor, 
 
 def split_data(plan: Plan, dataset: Dataset, kept: Tensor) -> Split:
     """Who holds which of the kept examples, before anyone keeps some back."""
+    clients = plan.data.clients
+    if plan.data.validation and len(kept) < clients:
+        raise ConfigError(
+            f"data.validation = {plan.data.validation} leaves {len(kept)} of "
+            f"{len(dataset.train)} examples for {clients} clients, and each needs one; use a "
+            "smaller data.validation"
+        )
     groups = None if dataset.groups is None else dataset.groups[kept]
     split = plan.data.partition(
         labels=dataset.train.labels[kept],
-        clients=plan.data.clients,
+        clients=clients,
         seed=plan.seed,
         groups=groups,
     )
+    name = plan.data.partition.name
+    if isinstance(split, list | tuple) and len(split):
+        split = split_of(split)
+        check_range(split, None, len(kept), f"split {name!r}")
+        if len(split) != clients:
+            raise ConfigError(
+                f"split {name!r} gave {len(split)} lists of indices, and data.clients is "
+                f"{clients}; it takes one for each client"
+            )
     if not isinstance(split, Split):
         found = type(split).__name__
-        raise ConfigError(f"split {plan.data.partition.name!r} gave {found}, not a fedwsq Split")
+        raise ConfigError(
+            f"split {name!r} gave {found}, not a fedwsq Split or a list with the indices of each "
+            "client"
+        )
     return split
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedwsq.core.errors import ConfigError, DataError
 from fedwsq.data import Dataset, Split
 from fedwsq.data.npz import File, from_arrays
-from fedwsq.data.split import offsets
+from fedwsq.data.split import split_of
 from fedwsq.data.split_files import check_range
 
 PAIR = ("x", "y")
@@ -50,12 +50,11 @@ def as_split(value: object) -> Split:
     if isinstance(value, Split):
         split = value
     elif isinstance(value, Sequence) and len(value):
-        parts = [_indices(each, client) for client, each in enumerate(value)]
-        split = Split(np.concatenate(parts), offsets([len(part) for part in parts]))
+        split = split_of(value)
     else:
         raise ConfigError(
             f"split is {_kind(value)}; it can be a list with an array of indices for each client, "
-            "a function of labels and clients that returns a fedwsq Split, or a name"
+            "a function of labels and clients that returns such a list, or a name"
         )
     sizes = split.sizes.tolist()
     if 0 in sizes:
@@ -88,19 +87,6 @@ def _array(value: object) -> npt.NDArray[Any]:
     if isinstance(value, np.ndarray):
         return value
     raise DataError(f"data holds {_kind(value)}; it takes numpy arrays and tensors")
-
-
-def _indices(value: object, client: int) -> npt.NDArray[np.int64]:
-    found = np.asarray(value)
-    whole = found.dtype.kind in "iu" or not found.size
-    if found.ndim != 1 or not whole:
-        raise ConfigError(
-            f"split: client {client} has {found.dtype} {list(found.shape)}, "
-            "must be a list of whole numbers, the indices of its training examples"
-        )
-    if found.size and found.min() < 0:
-        raise ConfigError(f"split: client {client} has index {found.min()}, must be 0 or more")
-    return found.astype(np.int64)
 
 
 def _kind(value: object) -> str:

@@ -108,7 +108,8 @@ def two_tensors(run: Path) -> dict[str, npt.NDArray[np.float32]]:
     replies = [path for path in kept if REPLY.fullmatch(path.name)]
     if not replies:
         raise ConfigError(
-            f"{run} has no replies: run with uplink.codec=float32 --keep-messages to draw levels"
+            f"{run} has no replies: run with uplink.codec=float32 and record.rounds=[1], or with "
+            "--keep-messages for those of all rounds, to draw levels"
         )
     values: dict[str, list[npt.NDArray[np.float32]]] = {}
     for path in replies:
