@@ -7,6 +7,7 @@ import tomllib
 from argparse import Namespace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr")
@@ -55,10 +56,23 @@ def test_certs(in_empty_folder, capsys):
     ]
     assert main(["deploy", "certs", "mine", "--host", "https://fl.example.org"]) == 2
     assert "without a port or https://" in capsys.readouterr().err
+    for days in ("0", "36501", "99999999"):
+        assert main(["deploy", "certs", "other", "--days", days]) == 2
+        said = f"days is {days}, must be from 1 to 36500, a hundred years"
+        assert said in capsys.readouterr().err
+    assert not Path("other").exists()
+    assert main(["deploy", "certs", "other", "--days", "36500"]) == 0
+
+
+def test_certs_where_nothing_can_be_written(in_empty_folder, capsys):
+    Path("file").touch()
+    assert main(["deploy", "certs", "file/certs"]) == 2
+    said = "fedwsq: cannot write file/certs: Not a directory; choose another folder\n"
+    assert capsys.readouterr().err == said
 
 
 def test_a_nodes_command(tmp_path):
-    (tmp_path / "my data.npz").touch()
+    np.savez(tmp_path / "my data.npz", x=[0.0], y=[0])
     args = Namespace(
         data=str(tmp_path / "my data.npz"),
         client=2,
@@ -104,6 +118,22 @@ def test_what_cannot_be_is_refused_and_leaves_nothing(words, reason, in_empty_fo
     assert main(["deploy", *words]) == 2
     assert reason in capsys.readouterr().err
     assert not list(in_empty_folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("split.json", "--data is split.json, must be an .npz file, a folder of images or module"),
+        ("mine.npz", "--data is mine.npz, which is no .npz file: numpy.savez writes such"),
+        ("a:b.npz", "--data is a:b.npz, which is no .npz file"),
+    ],
+)
+def test_what_is_no_data_is_refused_before_keys_are_made(name, reason, in_empty_folder, capsys):
+    (in_empty_folder / name).write_text("{}")
+    words = ["--superlink", "a:1", "--insecure", "--client", "0", "--key", "key"]
+    assert main(["deploy", "node", "--data", name, *words]) == 2
+    assert reason in capsys.readouterr().err
+    assert [path.name for path in in_empty_folder.iterdir()] == [name]
 
 
 def test_a_folder_with_other_things_is_left_alone(in_empty_folder, capsys):

@@ -25,6 +25,7 @@ AUTHORITY_KEY = "ca.key"  # what nobody but the one who makes certificates needs
 SERVER = "server.pem"
 SERVER_KEY = "server.key"
 ALWAYS = ("localhost", "127.0.0.1", "::1")
+MAX_DAYS = 36_500  # the authority has ten times as many, and a date ends with the year 9999
 CLOCK_SKEW = datetime.timedelta(hours=1)
 
 
@@ -34,8 +35,8 @@ def write_certificates(folder: Path, hosts: Sequence[str], days: int) -> list[Pa
     Nodes that trust the authority trust the next certificate, too: it can be made again for other
     hosts, or before it ends.
     """
-    if days < 1:
-        raise ConfigError(f"days is {days}, must be at least 1")
+    if not 1 <= days <= MAX_DAYS:
+        raise ConfigError(f"days is {days}, must be from 1 to {MAX_DAYS}, a hundred years")
     names = [_name(host) for host in dict.fromkeys((*hosts, *ALWAYS))]
     folder.mkdir(parents=True, exist_ok=True)
     written = []

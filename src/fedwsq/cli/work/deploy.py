@@ -4,17 +4,22 @@ import argparse
 import os
 import shlex
 import sys
+import zipfile
 from pathlib import Path
 
+from fedwsq.cli.outputs import writing
 from fedwsq.core.errors import ConfigError
 from fedwsq.flower.certificates import write_certificates, write_node_key
 from fedwsq.flower.local import SETTINGS, config_text
 from fedwsq.flower.reach import what_is_wrong
+from fedwsq.plan.read import CODE
 from fedwsq.secure.session import MIN_COHORT
 
 
 def certs(args: argparse.Namespace) -> int:
-    for path in write_certificates(args.folder, args.host, args.days):
+    with writing(args.folder, "choose another folder"):
+        written = write_certificates(args.folder, args.host, args.days)
+    for path in written:
         print(path)
     return 0
 
@@ -53,12 +58,7 @@ def node_command(args: argparse.Namespace) -> list[str]:
         )
     if args.client < 0:
         raise ConfigError(f"--client is {args.client}, must be a whole number from 0")
-    place = args.data
-    if ":" not in place:
-        if not Path(place).expanduser().exists():
-            raise ConfigError(f"--data is {place}, which is not there")
-        place = str(Path(place).expanduser().absolute())
-    config: dict[str, str | int] = {"client": args.client, "data": place}
+    config: dict[str, str | int] = {"client": args.client, "data": data_place(args.data)}
     if args.keys:
         config["keys"] = str(args.keys.absolute())
     if args.memory:
@@ -71,3 +71,21 @@ def node_command(args: argparse.Namespace) -> list[str]:
     if args.port:
         words += ["--port", str(args.port)]
     return [*words, "--node-config", config_text(config)]
+
+
+def data_place(given: str) -> str:
+    """Where a node's examples are, as the node will read it; what it could not is refused here."""
+    path = Path(given).expanduser()
+    if path.is_dir():
+        return str(path.absolute())
+    if CODE.fullmatch(given):
+        return given
+    if not path.exists():
+        raise ConfigError(f"--data is {given}, which is not there")
+    if path.suffix != ".npz":
+        raise ConfigError(
+            f"--data is {given}, must be an .npz file, a folder of images or module:function"
+        )
+    if not zipfile.is_zipfile(path):
+        raise ConfigError(f"--data is {given}, which is no .npz file: numpy.savez writes such")
+    return str(path.absolute())
