@@ -1,6 +1,8 @@
 """Bad input: one clear line, exit code 2, no traceback, and no half-made run directory."""
 
+import errno
 import json
+import os
 import shutil
 import sys
 
@@ -63,6 +65,10 @@ RUNS = {
     "learning rate of zero": (["training.lr=0"], ["lr is 0"]),
     "text for a number": (["rounds=many"], ["rounds is 'many'", "whole number"]),
     "validation of everything": (["data.validation=1.0"], ["validation is 1.0"]),
+    "validation of nearly everything": (
+        ["data.validation=0.9999"],
+        ["data.validation = 0.9999 leaves 0 of 1438", "10 clients", "a smaller data.validation"],
+    ),
     "target above one": (["stop_at_accuracy=90"], ["stop_at_accuracy is 90", "between 0 and 1"]),
     "a word that is no override": (["quickstart", "fast"], ["fast", "key=value"]),
     "missing data root": (
@@ -135,6 +141,41 @@ def test_run_without_the_extra_for_tensorboard(capsys, in_empty_folder, monkeypa
     error = refused(capsys, "run", *TINY_WORDS, "--tensorboard", "--out", "mine")
     assert "pip install 'fedwsq[tensorboard]'" in error
     assert not (in_empty_folder / "mine").exists()
+
+
+@pytest.mark.parametrize(("verb", "needs"), [("resume", "DIR"), ("verify", "RECEIPT")])
+def test_without_arguments_only_what_is_required_is_asked_for(capsys, verb, needs):
+    with pytest.raises(SystemExit):
+        main([verb])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(f"the following arguments are required: {needs}")
+
+
+WRITERS = {
+    "report": ["report", "RUN", "--out", "new.html"],
+    "figure": ["figure", "curves", "RUN", "--out", "new.png"],
+    "export": ["export", "RUN", "--to", "csv", "--out", "new.csv"],
+    "partition": ["partition", "--out", "new.json"],
+    "analyze": ["analyze", "RUN", "scales"],
+}
+
+
+@pytest.mark.parametrize("words", WRITERS.values(), ids=WRITERS.keys())
+def test_what_cannot_be_written_is_named(capsys, finished, monkeypatch, words):
+    def refuse(source, target):
+        raise PermissionError(errno.EACCES, "Permission denied", str(source))
+
+    words = [str(finished.folder) if word == "RUN" else word for word in words]
+    monkeypatch.setattr(os, "replace", refuse)
+    assert main(words) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    if words[0] == "analyze":
+        path = finished.folder / "analysis" / "scales.json"
+        way = "make the run's directory writable, or analyze a copy of it"
+    else:
+        path = words[-1]
+        way = "choose another place with --out"
+    assert said == f"fedwsq: cannot write {path}: Permission denied; {way}"
 
 
 def test_resume_of_what_is_no_run(capsys, in_empty_folder):

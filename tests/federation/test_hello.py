@@ -64,7 +64,8 @@ def test_a_hello_that_was_lost_is_said_again(simulation):
 def test_a_hello_that_nobody_has_time_for_says_so(simulation):
     over = time.monotonic()
     found = greet(simulation.charter, simulation.serial(CPU), [0, 1], RUN, over)
-    assert found == {0: NOT_BEGUN, 1: NOT_BEGUN}
+    why = f"{NOT_BEGUN}; raise deadline to wait longer"
+    assert found == {0: why, 1: why}
 
 
 @pytest.mark.parametrize(

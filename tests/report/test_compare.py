@@ -101,8 +101,10 @@ def test_the_target_is_a_number_or_a_group(sweep):
     for percent in ("60", "-1", "nan"):
         with pytest.raises(ConfigError, match=r"accuracies are from 0 to 1, such as 0\.6"):
             compare(read_runs([sweep]), percent)
-    with pytest.raises(ConfigError, match="--rounds is -3"):
-        compare(read_runs([sweep]), rounds=-3)
+    for rounds in (-3, 0):
+        with pytest.raises(ConfigError, match=f"--rounds is {rounds}, must be at least 1"):
+            compare(read_runs([sweep]), rounds=rounds)
+    assert main(["compare", str(sweep), "--rounds", "0"]) == 2
 
 
 def test_unlike_runs_are_flagged(sweep):
@@ -154,8 +156,12 @@ def test_with_rounds_all_that_got_so_far_are_compared_as_they_were(sweep):
     found = compare(read_runs([sweep]), rounds=1)
     assert [line.group.label for line in found.lines] == ["fedws", "fedavg", "feddyn"]
     assert found.lines[0].total_bytes == 40
-    with pytest.raises(ConfigError, match="none of 5 runs can be compared"):
+    why = "--rounds is 3, and none of 5 runs got so far; the longest has 2 rounds"
+    with pytest.raises(ConfigError, match=why):
         compare(read_runs([sweep]), rounds=3)
+    tell(sweep / "long", [0.1, 0.2, 0.3])
+    found = compare(read_runs([sweep]), rounds=3)
+    assert "avg-0 is finished: 2 of 2 rounds, and 3 were asked for" in found.left_out
 
 
 def test_the_command_prints_means_intervals_and_noise(sweep, capsys, monkeypatch):

@@ -76,7 +76,9 @@ def test_the_first_rounds_alone(finished, capsys):
     assert verify(finished.folder, "--rounds", 1) == 0
     assert "rounds 1 to 1 give the same" in capsys.readouterr().out
     assert verify(finished.folder, "--rounds", 4) == 2
-    assert "--rounds is 4; the receipt has 3" in capsys.readouterr().err
+    assert "--rounds is 4, must be from 1 to the 3 of the receipt" in capsys.readouterr().err
+    assert verify(finished.folder, "--rounds", 0) == 2
+    assert "--rounds is 0, must be from 1 to the 3 of the" in capsys.readouterr().err
 
 
 def test_the_round_that_differs_first_is_named(finished, copy, capsys):
@@ -168,6 +170,14 @@ def test_what_is_no_receipt_is_refused(tmp_path, text):
     path.write_text(text)
     with pytest.raises(RunError, match="is not a receipt"):
         read_receipt(path)
+
+
+def test_a_receipt_without_its_keys_names_them(tmp_path, capsys):
+    path = tmp_path / "receipt.json"
+    path.write_text('{"format": 1, "plan": "p"}')
+    assert verify(path) == 2
+    missing = "settings, files, environment, packets, weights"
+    assert capsys.readouterr().err == f"fedwsq: {path} is not a receipt: it lacks {missing}\n"
 
 
 def test_a_run_that_is_not_finished_has_none(tmp_path, capsys):

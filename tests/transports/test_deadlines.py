@@ -14,7 +14,7 @@ import torch
 from fedwsq.core.types import Key
 from fedwsq.transports import Failure, Order, Pool, Reply, Serial, Setup, deadline_in, seconds_left
 from fedwsq.transports import pool as pool_module
-from fedwsq.transports.deadlines import NOT_BEGUN
+from fedwsq.transports.deadlines import AT_WORK, NOT_BEGUN, too_late
 from fedwsq.transports.patience import LEAST_SECONDS, UNTRIED_SECONDS, Patience
 from harness import gone
 
@@ -122,7 +122,7 @@ def test_at_the_deadline_a_pool_ends_who_is_at_work_and_begins_nobody(pool):
     assert seconds_left(deadline) == 0
     assert answers.pop(0) == Reply(Key(7, 1, 0), b"one")
     assert all(answer.late and not answer.lost for answer in answers.values())
-    assert answers[1].reason == "it was still at work at the deadline, and was ended"
+    assert answers[1].reason == f"{AT_WORK}; raise deadline to wait longer"
     assert gone(stopped)
     # What was due then does not answer the next.
     assert list(pool.dispatch(b"", orders_of(b"next"))) == [Reply(Key(7, 1, 0), b"next")]
@@ -142,7 +142,7 @@ def test_an_answer_that_is_there_by_the_deadline_comes_out(pool, monkeypatch):
 def test_after_the_deadline_nobody_is_asked(pool):
     worker = worker_of(pool)
     answers = list(pool.dispatch(b"", orders_of(b"stop", b"stop"), time.monotonic()))
-    assert answers == [Failure(Key(7, 1, c), NOT_BEGUN, late=True) for c in (0, 1)]
+    assert answers == [too_late(Key(7, 1, c), NOT_BEGUN) for c in (0, 1)]
     assert worker_of(pool) == worker
 
 
@@ -158,8 +158,9 @@ def test_serial_waits_for_who_is_at_work_and_begins_nobody_after():
 
     answers = list(Serial(serve).dispatch(b"", orders_of(b"one", b"two", b"three"), deadline))
     assert answers[0] == Reply(Key(7, 1, 0), b"one")
-    assert answers[1] == Failure(Key(7, 1, 1), "it answered after the deadline", late=True)
-    assert answers[2] == Failure(Key(7, 1, 2), NOT_BEGUN, late=True)
+    assert answers[1] == too_late(Key(7, 1, 1), "it answered after the deadline")
+    assert answers[1].reason == "it answered after the deadline; raise deadline to wait longer"
+    assert answers[2] == too_late(Key(7, 1, 2), NOT_BEGUN)
     assert begun == [0, 1]
 
 

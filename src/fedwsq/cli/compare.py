@@ -42,7 +42,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "(default: the group that came to least)",
     )
     parser.add_argument(
-        "--rounds", type=int, default=0, metavar="N", help="as the runs were after N rounds"
+        "--rounds", type=int, metavar="N", help="as the runs were after N rounds (default: all)"
     )
     parser.add_argument("--format", choices=FORMATS, help="for a file (default: for a terminal)")
     parser.set_defaults(main=later("fedwsq.cli.work.compare"))

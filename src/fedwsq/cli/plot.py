@@ -4,7 +4,7 @@ import io
 from pathlib import Path
 from typing import Any
 
-from fedwsq.cli.outputs import require_folder
+from fedwsq.cli.outputs import require_folder, writing
 from fedwsq.core.errors import ConfigError
 
 
@@ -30,7 +30,8 @@ def save(figure: Any, path: Path) -> None:
     # In memory first, so that the file is written whole or not at all.
     data = io.BytesIO()
     figure.savefig(data, format=_kind(path), dpi=150)
-    write_atomically(path, data.getvalue())
+    with writing(path):
+        write_atomically(path, data.getvalue())
 
 
 def _kind(path: Path) -> str:

@@ -31,6 +31,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
     parser.add_argument(
         "words",
         nargs="*",
+        default=[],  # without one argparse calls these words required, too
         metavar="KEY=VALUE",
         help="rounds=N: run until this round; data.root=DIR and the like: where files lie now",
     )

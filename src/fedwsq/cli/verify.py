@@ -34,7 +34,11 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         "receipt", type=Path, metavar="RECEIPT", help="a receipt, or the directory of its run"
     )
     parser.add_argument(
-        "words", nargs="*", metavar="KEY=VALUE", help="data.root=DIR and the like: where files lie"
+        "words",
+        nargs="*",
+        default=[],  # without one argparse calls these words required, too
+        metavar="KEY=VALUE",
+        help="data.root=DIR and the like: where files lie",
     )
     parser.add_argument(
         "--from",
@@ -43,9 +47,7 @@ def register(verbs: "argparse._SubParsersAction[argparse.ArgumentParser]") -> No
         metavar="CHECKPOINT",
         help="go on from this checkpoint of the run (default: from the first round)",
     )
-    parser.add_argument(
-        "--rounds", type=int, default=0, metavar="N", help="only until round N (default: all)"
-    )
+    parser.add_argument("--rounds", type=int, metavar="N", help="only until round N (default: all)")
     parser.add_argument(
         "--workers", type=int, default=0, metavar="N", help="processes (default: as many as cores)"
     )

@@ -2,7 +2,7 @@
 
 import types
 from collections.abc import Hashable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -20,10 +20,20 @@ def checked(kind: type[T], found: object) -> T:
     for key, value in known.items():
         if not fits(hints[key], value):
             raise ValueError(f"{key} is of type {type(value).__name__}, or not a finite number")
-    try:
-        return kind(**known)
-    except TypeError as error:  # a field without a default is missing
-        raise ValueError(str(error)) from None
+    missing = [name for name in required(cast(Hashable, kind)) if name not in known]
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return kind(**known)
+
+
+@cache
+def required(kind: Any) -> tuple[str, ...]:
+    """The fields without a default."""
+    found = []
+    for f in fields(kind):
+        if f.default is MISSING and f.default_factory is MISSING:
+            found.append(f.name)
+    return tuple(found)
 
 
 @cache

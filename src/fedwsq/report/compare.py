@@ -62,20 +62,20 @@ class Comparison:
     left_out: tuple[str, ...]  # runs that are not in it, and why
 
 
-def compare(runs: Iterable[Reading], target: str = "", rounds: int = 0) -> Comparison:
+def compare(runs: Iterable[Reading], target: str = "", rounds: int | None = None) -> Comparison:
     """Finished runs by group; with `rounds`, all that got so far, as they were then.
 
     `target` is an accuracy or the label of a group; by default the group that came to least.
     """
-    if rounds < 0:
-        raise ConfigError(f"--rounds is {rounds}, must be at least 1 (0: as long as they are)")
     found = list(runs)
+    if rounds is not None:
+        _require_rounds(found, rounds)
     taken = []
     for run in found:
         compared = _as_of(run, rounds)
         if compared is not None:
             taken.append(compared)
-    left_out = _left_out(found, taken)
+    left_out = _left_out(found, taken, rounds)
     taken, repeated = one_a_seed(taken)
     left_out += [f"{text}, and is left out" for text in repeated]
     groups = group_runs(taken)
@@ -250,25 +250,44 @@ def _some(names: Sequence[str], most: int = 3) -> str:
     return f"{', '.join(names[:most])}{more}"
 
 
-def _as_of(run: Reading, rounds: int) -> Reading | None:
+def _require_rounds(runs: Sequence[Reading], rounds: int) -> None:
+    if rounds < 1:
+        raise ConfigError(
+            f"--rounds is {rounds}, must be at least 1; left out, runs are compared as they ended"
+        )
+    most = max(map(_done, runs), default=0)
+    if 0 < most < rounds:
+        raise ConfigError(
+            f"--rounds is {rounds}, and none of {len(runs)} runs got so far; the longest has "
+            f"{most} rounds"
+        )
+
+
+def _done(run: Reading) -> int:
+    return run.rows[-1].round if run.rows else 0
+
+
+def _as_of(run: Reading, rounds: int | None) -> Reading | None:
     """The run as it is compared; None if it has not got that far."""
-    if not rounds:
+    if rounds is None:
         return run if run.state == "finished" else None
-    if not run.settings or not run.rows or run.rows[-1].round < rounds:
+    if not run.settings or _done(run) < rounds:
         return None
     rows = tuple(row for row in run.rows if row.round <= rounds)
     # However long they were meant to be, they are compared as if this was all.
     return replace(run, rows=rows, settings={**run.settings, "rounds": rounds})
 
 
-def _left_out(found: Sequence[Reading], taken: Sequence[Reading]) -> list[str]:
+def _left_out(found: Sequence[Reading], taken: Sequence[Reading], rounds: int | None) -> list[str]:
     folders = {run.folder for run in taken}
     said = []
     for run in found:
         if run.folder in folders:
             continue
-        done = run.rows[-1].round if run.rows else 0
-        why = run.error or "; ".join(run.problems) or f"{done} of {run.rounds} rounds"
+        how_far = f"{_done(run)} of {run.rounds} rounds"
+        if rounds is not None:
+            how_far += f", and {rounds} were asked for"
+        why = run.error or "; ".join(run.problems) or how_far
         said.append(f"{run.name} is {run.state}: {why}")
     return said
 

@@ -46,7 +46,7 @@ class Verification:
 
     receipt: Receipt
     places: Mapping[str, Any]
-    rounds: int = 0  # only the first so many; 0: all
+    rounds: int | None = None  # only the first so many; None: all
     workers: int = 0
     device: str = "auto"
     rows: Sequence[RoundRecord] = ()
@@ -66,8 +66,11 @@ class Verification:
                     "a receipt is of one plan"
                 )
         known = len(self.receipt.weights)
-        if not 0 <= self.rounds <= known:
-            raise ConfigError(f"--rounds is {self.rounds}; the receipt has {known}")
+        if self.rounds is not None and not 1 <= self.rounds <= known:
+            raise ConfigError(
+                f"--rounds is {self.rounds}, must be from 1 to the {known} of the receipt; left "
+                "out, all are repeated"
+            )
         plan = make_plan(self.settings(), self.places)
         if plan.rounds < known:
             raise RunError(f"the receipt has {known} rounds, and its plan {plan.rounds}")

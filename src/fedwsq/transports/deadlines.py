@@ -7,6 +7,8 @@ from fedwsq.core.types import Key
 from fedwsq.transports.base import Answer, Failure
 
 NOT_BEGUN = "its turn had not come by the deadline"
+AT_WORK = "it was still at work at the deadline, and was ended"
+LATE = "it answered after the deadline"
 
 
 def deadline_in(seconds: float) -> float | None:
@@ -29,8 +31,9 @@ def in_time(answer: Answer, deadline: float | None) -> Answer:
     """An answer that is there now; past the deadline it is a failure, whatever it says."""
     if not is_over(deadline):
         return answer
-    return too_late(answer.key, "it answered after the deadline")
+    return too_late(answer.key, LATE)
 
 
 def too_late(key: Key, reason: str) -> Failure:
-    return Failure(key, reason, late=True)
+    # A plan's `deadline`; a round in which all are late ends the run with this reason.
+    return Failure(key, f"{reason}; raise deadline to wait longer", late=True)

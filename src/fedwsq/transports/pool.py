@@ -24,7 +24,7 @@ import torch
 
 from fedwsq.core.errors import RunError
 from fedwsq.transports.base import Answer, Failure, Order, Reply, of_this_machine
-from fedwsq.transports.deadlines import NOT_BEGUN, is_over, seconds_left, too_late
+from fedwsq.transports.deadlines import AT_WORK, NOT_BEGUN, is_over, seconds_left, too_late
 from fedwsq.transports.frames import HELD_BROADCASTS, KEY, Tag
 from fedwsq.transports.patience import Patience
 from fedwsq.transports.shelf import Placed, Shelf
@@ -169,7 +169,7 @@ class Pool:
         """Whoever is not done, once the deadline is over; their workers are ended (`_abandon`)."""
         for worker in self._busy().values():
             for order in worker.asked:
-                yield too_late(order.key, "it was still at work at the deadline, and was ended")
+                yield too_late(order.key, AT_WORK)
         for order in work.waiting:
             yield too_late(order.key, NOT_BEGUN)
 

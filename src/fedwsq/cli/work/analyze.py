@@ -15,6 +15,7 @@ from fedwsq.analysis import ANALYSES, Found, Options, Subject, open_run
 from fedwsq.analysis.kept import kept_numbers
 from fedwsq.analysis.pictures import PICTURES
 from fedwsq.analysis.repeat import first_difference, repeat
+from fedwsq.cli.outputs import writing
 from fedwsq.cli.plot import blank, save
 from fedwsq.cli.trust import trusting
 from fedwsq.core.errors import ConfigError, RunError, did_you_mean
@@ -41,7 +42,8 @@ def main(args: argparse.Namespace) -> int:
     )
     folders, asked = _sorted_out(args.words)
     out = args.out or folders[0] / "analysis"
-    out.mkdir(parents=True, exist_ok=True)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
     results: Results = {}
     for folder in folders:
         with _vouched(folder, args.trust):
@@ -127,8 +129,9 @@ def _name(folder: Path, taken: dict[str, Found]) -> str:
 
 
 def _write(path: Path, found: Found) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
+    with writing(path, "make the run's directory writable, or analyze a copy of it"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, (json.dumps(found, indent=1) + "\n").encode())
 
 
 def _draw(results: Results, out: Path) -> None:

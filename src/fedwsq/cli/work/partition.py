@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from fedwsq.analysis.pictures import whole_numbers
-from fedwsq.cli.outputs import require_folder
+from fedwsq.cli.outputs import require_folder, writing
 from fedwsq.cli.plot import blank, save
 from fedwsq.cli.run import config_and_overrides
 from fedwsq.cli.trust import trusting
@@ -50,7 +50,8 @@ def main(args: argparse.Namespace) -> int:
         draw(figure, found)
         save(figure, args.plot)
     if args.out:
-        save_split(args.out, found.split, found.examples)
+        with writing(args.out):
+            save_split(args.out, found.split, found.examples)
 
     print("\n".join(describe(found)))
     if args.out:

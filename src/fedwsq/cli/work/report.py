@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from fedwsq.cli.outputs import require_folder
+from fedwsq.cli.outputs import require_folder, writing
 from fedwsq.core.files import write_atomically
 from fedwsq.report.page import Followed, Server, render
 from fedwsq.report.page.words import count
@@ -26,7 +26,8 @@ def write(runs: list[Path], out: Path) -> None:
     require_folder(out)
     readings = read_runs(runs)
     data = render(readings).encode()
-    write_atomically(out, data)
+    with writing(out):
+        write_atomically(out, data)
     damaged = sum(run.damaged_rows for run in readings)
     lost = f"; {count(damaged, 'damaged row')} left out" if damaged else ""
     print(f"{out}: {count(len(readings), 'run')}, {human_bytes(len(data))}{lost}")
