@@ -23,6 +23,12 @@ ECQ = {
 }
 
 
+@pytest.fixture
+def short(monkeypatch):
+    """Runs of four rounds have an end, so that numbers can be worked out by hand."""
+    monkeypatch.setattr(lean, "ENOUGH", 4)
+
+
 def evaluated_every(run, step):
     """The same run with fewer evaluations."""
     rows = []
@@ -47,7 +53,7 @@ def test_a_moving_average_looks_back_as_many_rounds_however_few_are_evaluated(tm
 
 
 @pytest.fixture
-def runs(tmp_path):
+def runs(tmp_path, short):
     """FedAvg comes to 0.5 in 4 rounds; FedWS is there in 2, a coded one in 1, one never."""
     stories = {
         "avg": ([0.1, 0.3, 0.8, 0.8], {}),
@@ -75,13 +81,22 @@ def test_bytes_to_where_fedavg_comes_to(runs):
     # 40 bytes a round: 4 rounds of FedAvg are 160, its own way there 120, FedWS's 80.
     coded = cells(text, "fedws, down ecq 3 bits")
     assert coded[1] == "1, 1"
-    assert coded[3:6] == [
-        f"{times} ({times} to {times}, 2 seeds)" for times in ("4.0", "3.0", "2.0")
-    ]
-    assert coded[6] == ""  # FedACG with WS was not run
-    assert coded[7] == "20.00 ± 0.00 (2 seeds)"
+    assert coded[3:5] == [f"{times} ({times} to {times}, 2 seeds)" for times in ("3.0", "2.0")]
+    assert coded[5] == ""  # FedACG with WS was not run
+    assert coded[6] == "4.0 (4.0 to 4.0, 2 seeds)"
+    # It ends at 70 % where FedAvg ends at 80, above what that came to on the way.
+    assert coded[7] == "-10.00 ± 0.00 (2 seeds)"
     assert cells(text, "fedavg")[1:2] == ["3, 3"]
     assert cells(text, "fedprox")[1] == "by 0 of 2 seeds"
+
+
+@pytest.mark.parametrize(("rounds", "told"), [(39, 0), (40, 1)])
+def test_what_a_short_run_comes_to_is_not_told(tmp_path, rounds, told):
+    """Its last ten evaluations would be more of its way than of its end."""
+    runs = []
+    for name in ("fedavg", "fedws"):
+        runs.append(read_run(tell(tmp_path / name, [0.5] * rounds, method=name)))
+    assert len(lean.scenes(runs)) == told
 
 
 def test_one_seed_is_said_and_longer_runs_are_taken_as_they_were(runs, tmp_path):
@@ -89,7 +104,7 @@ def test_one_seed_is_said_and_longer_runs_are_taken_as_they_were(runs, tmp_path)
     found = [run for run in runs if run.seed == 0]
     (scene,) = lean.scenes([*found, read_run(longer)])
     assert scene.rounds == 4
-    assert cells(lean.section([scene]), "fedacg")[3] == "4.0 (one seed)"
+    assert cells(lean.section([scene]), "fedacg")[3] == "3.0 (one seed)"
 
 
 def test_fedavgs_best_learning_rate_is_the_reference(runs, tmp_path):
