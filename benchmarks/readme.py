@@ -37,7 +37,7 @@ def block(
 ) -> str:
     """Bytes to accuracy, accuracies by split, and which claims hold."""
     text = f"| {' | '.join(HEAD)} |\n|{'---|' * len(HEAD)}\n"
-    for scene in sorted(scenes, key=lambda scene: -max(scene.whole().values())):
+    for scene in sorted(scenes, key=lambda scene: (-len(ours(scene)), -scene.rounds)):
         if ours(scene):
             text += _line(scene)
     for splits in families(settings):
