@@ -94,5 +94,5 @@ def test_a_folder_without_its_authority_is_refused(tmp_path):
     (tmp_path / "ca.crt").write_text("no certificate")
     with pytest.raises(ConfigError, match="choose another folder"):
         write_certificates(tmp_path, [], 30)
-    with pytest.raises(ConfigError, match="days is 0, must be at least 1"):
+    with pytest.raises(ConfigError, match="days is 0, must be from 1 to 36500"):
         write_certificates(tmp_path, [], 0)

@@ -138,7 +138,7 @@ class Activated(nn.BatchNorm2d):
             2,
             r"layer 'last.0' is LazyBatchNorm2d, .* run a batch .* if it is lazy",
         ),
-        (nn.BatchNorm2d(4), 0, "groups is 0, must be at least 1"),
+        (nn.BatchNorm2d(4), 0, "groups is 0, must be a whole number, at least 1"),
     ],
 )
 def test_a_refusal_says_what_to_do_and_changes_nothing(norm, groups, message):
