@@ -289,7 +289,10 @@ class Run:
         enough = len(recent) > 0 if whole else len(recent) == MAX_EMPTY_ROUNDS
         if not enough or any(row.replied for row in recent):
             return
-        nobody = "no client was asked: the bit policy let all sit out"
+        nobody = (
+            "no client was asked: the bit policy let all sit out; give uplink.bits more time "
+            "(deadline_seconds) or a smaller width (choices)"
+        )
         reason = printable(next(iter(recent[-1].failures.values()), nobody))
         rounds = f"{len(recent)} rounds in a row" if len(recent) > 1 else "one round"
         where = self.folder / LOG
