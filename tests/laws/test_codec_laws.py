@@ -446,9 +446,9 @@ def test_wire_ids_are_distinct_and_below_the_free_range():
 
 def test_votes_have_the_wire_id_that_is_kept_for_them():
     pytest.importorskip("cryptography", reason="needs the extra: pip install 'fedwsq[secure]'")
-    from fedwsq.federation.phases import VOTES
+    from fedwsq.federation.phases import VOTE_WIRE_ID
 
-    assert (VOTES.wire_id, "votes") in TAKEN
+    assert (VOTE_WIRE_ID, "votes") in TAKEN
 
 
 def test_both_tables_of_wire_ids_have_every_one():

@@ -12,7 +12,7 @@ from fedwsq.plan import PLACES, Overrides, Plan, make_plan, read_config
 from fedwsq.plan.read import as_overrides, as_path
 from fedwsq.plan.settings import DataPlan, ModelPlan
 from fedwsq.runs import here
-from fedwsq.runs.directory import folder_for, make_folder, require_free
+from fedwsq.runs.directory import folder_for, make_folder, require_free, require_named
 from fedwsq.runs.objects import Objects, setting
 from fedwsq.runs.result import Result, result_of
 from fedwsq.runs.run import Listener, Run
@@ -62,6 +62,7 @@ def run(
             raise ConfigError(f"resume = {resume} goes on with its own config, in its own folder")
         opening = call.resume(as_path(resume, "resume"))
     else:
+        require_named(out)
         folder = None if out is None else as_path(out, "out")
         opening = call.create(config, folder)
     with opening as opened:
