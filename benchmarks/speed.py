@@ -137,8 +137,8 @@ def bar(each: Mapping[str, Any]) -> str:
 
 
 def readme_table(found: Measured) -> str:
-    text = f"On {machine_words(found.machine)}; bytes under masks, errors of codes and the last row "
-    text += "are of the four days before.\n\n"
+    text = f"On {machine_words(found.machine)}.\n"
+    text += "Bytes under masks, errors of codes and the last row are of the four days before.\n\n"
     text += "| what | figure | command |\n|---|---|---|\n"
     for what, figure, command in [*sizes(found), *speeds(found), *hardships(found)]:
         text += f"| {what} | {figure} | `{command}` |\n"
