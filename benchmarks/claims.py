@@ -195,9 +195,10 @@ def main() -> None:
     args = options.parse_args()
     with unpacked() as runs:
         found = results(read_claims(), runs)
-    print(found.text)
     if args.write:
         found.write()
+    # Last: whoever reads only the first lines ends the script.
+    print(found.text)
 
 
 if __name__ == "__main__":
